@@ -7,8 +7,7 @@
 
 #include "lib/base/rng.h"
 
-#define B8(x, n) ((n) & 1 ? 0x82F63B78u ^ ((x) >> 1) : (x) >> 1)
-
+#define B8(x, n) ((n)&1 ? 0x82F63B78u ^ ((x) >> 1) : (x) >> 1)
 
 static uint32_t crc_soft(uint32_t crc, const uint8_t *p, size_t n) {
     // Sixteen entries, one per nibble: small enough to build on the stack for every call.

@@ -71,10 +71,13 @@ enum td_rc td_err_in(struct td_err *err, const char *fmt, ...) {
 }
 
 const char *td_rc_name(enum td_rc rc) {
-    static const char *const names[] = {
-        "ok",       "invalid",  "not found", "input/output error", "no space",    "permission denied",
-        "corrupt",  "too large", "timed out", "closed",            "conflict",    "unsupported",
-        "no memory", "stopped"};
+    static const char *const names[] = {"ok",        "invalid",
+                                        "not found", "input/output error",
+                                        "no space",  "permission denied",
+                                        "corrupt",   "too large",
+                                        "timed out", "closed",
+                                        "conflict",  "unsupported",
+                                        "no memory", "stopped"};
     _Static_assert(sizeof names / sizeof *names == TD_RC_COUNT, "a name for every code");
     return rc >= 0 && rc < TD_RC_COUNT ? names[rc] : "unknown";
 }

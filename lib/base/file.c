@@ -75,8 +75,7 @@ enum td_rc td_pread_all(int fd, void *bytes, size_t n, uint64_t offset, struct t
             return td_fail_errno(err, errno, "read");
         }
         if (done == 0) {
-            return td_fail(err, TD_ECORRUPT, "ends early at byte %llu",
-                           (unsigned long long)offset);
+            return td_fail(err, TD_ECORRUPT, "ends early at byte %llu", (unsigned long long)offset);
         }
         p += done;
         n -= (size_t)done;
@@ -192,8 +191,7 @@ enum td_rc td_remove_tree(const char *path, struct td_err *err) {
     return remove_at(AT_FDCWD, path, 0, err);
 }
 
-enum td_rc td_file_digest(const char *path, uint64_t *digest, uint64_t *size,
-                          struct td_err *err) {
+enum td_rc td_file_digest(const char *path, uint64_t *digest, uint64_t *size, struct td_err *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return td_fail_errno(err, errno, "%s", path);

@@ -1,4 +1,5 @@
-// A hash map: see map.h. Linear probing with backward-shift deletion. Owned by one thread at a time.
+// A hash map: see map.h. Linear probing with backward-shift deletion. Owned by one thread at a
+// time.
 #include "lib/base/map.h"
 
 #include <string.h>

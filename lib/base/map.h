@@ -1,4 +1,5 @@
-// A hash map from byte strings (or 64-bit numbers) to 64-bit values. Open addressing; keys are copied.
+// A hash map from byte strings (or 64-bit numbers) to 64-bit values. Open addressing; keys are
+// copied.
 #ifndef TD_BASE_MAP_H
 #define TD_BASE_MAP_H
 

@@ -1,5 +1,5 @@
-// Memory. The only place that names malloc and free. Small control-plane memory aborts when there is
-// none; sizes that come from a peer are checked against a limit first and then tried.
+// Memory. The only place that names malloc and free. Small control-plane memory aborts when there
+// is none; sizes that come from a peer are checked against a limit first and then tried.
 #ifndef TD_BASE_MEM_H
 #define TD_BASE_MEM_H
 

@@ -9,8 +9,8 @@ struct td_philox {
     uint32_t v[4];
 };
 
-// One block of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-// key: 64 bits; counter: 128 bits as four words, least significant first. Pure.
+// One block of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011). key: 64 bits; counter: 128 bits as four words, least significant first. Pure.
 struct td_philox td_philox4x32(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3);
 
 // A 64-bit mix with full avalanche (the finalizer of splitmix64). Pure.

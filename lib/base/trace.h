@@ -1,5 +1,5 @@
-// Log lines: one event a line, logfmt, to stderr. ERROR means that a person must act. Never prompts,
-// tokens or secrets. (td_log is the record log; these are for people.)
+// Log lines: one event a line, logfmt, to stderr. ERROR means that a person must act. Never
+// prompts, tokens or secrets. (td_log is the record log; these are for people.)
 #ifndef TD_BASE_TRACE_H
 #define TD_BASE_TRACE_H
 

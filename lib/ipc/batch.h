@@ -7,8 +7,8 @@
 
 #include "lib/base/err.h"
 
-// Rows are whole sequences, prompt and response. Mini-batch u holds rows [mini[u], mini[u+1]); denominators are global
-// over all ranks and fixed before the first micro-batch.
+// Rows are whole sequences, prompt and response. Mini-batch u holds rows [mini[u], mini[u+1]);
+// denominators are global over all ranks and fixed before the first micro-batch.
 struct td_batch {
     uint32_t rows, tokens, updates; // updates = mini-batches × ppo_epochs, in order
     const uint32_t *row_start;      // rows + 1
@@ -17,9 +17,9 @@ struct td_batch {
     const float *rollout_logp;      // tokens: 0 outside the mask; SFT: all 0
     const double *advantage;        // rows; SFT: all 0
     const uint32_t *mini;           // 2 × updates: first row, end row of update u
-    const double *token_count;      // updates: trained tokens of the whole mini-batch over all ranks
-    const double *sequence_count;   // updates: sequences with a trained token, over all ranks
-    void *map;                      // owned mapping or memory
+    const double *token_count;    // updates: trained tokens of the whole mini-batch over all ranks
+    const double *sequence_count; // updates: sequences with a trained token, over all ranks
+    void *map;                    // owned mapping or memory
     uint64_t map_bytes;
 };
 

@@ -1,4 +1,5 @@
-// Records of the journal as C structs, and their bytes. docs/journal.md has the meaning of every field.
+// Records of the journal as C structs, and their bytes. docs/journal.md has the meaning of every
+// field.
 #ifndef TD_JOURNAL_RECORD_H
 #define TD_JOURNAL_RECORD_H
 
@@ -28,10 +29,13 @@ struct td_version {
 
 enum { TD_RECORD_BYTES_MAX = 16 << 20, TD_JOURNAL_FORMAT = 1 };
 
-// Appends the bytes of record to out; *crc (may be NULL) receives their CRC-32C, the one the log frames them with.
+// Appends the bytes of record to out; *crc (may be NULL) receives their CRC-32C, the one the log
+// frames them with.
 void td_record_encode(const td_record *record, struct td_buf *out, uint32_t *crc);
-// Free by tandem__journal__record__free_unpacked(record, NULL). TD_ECORRUPT: undecodable, wrong format or no body.
-enum td_rc td_record_decode(const void *bytes, size_t n, td_record **out, struct td_err *err) TD_MUST_CHECK;
+// Free by tandem__journal__record__free_unpacked(record, NULL). TD_ECORRUPT: undecodable, wrong
+// format or no body.
+enum td_rc td_record_decode(const void *bytes, size_t n, td_record **out,
+                            struct td_err *err) TD_MUST_CHECK;
 // "SEAL" ...
 const char *td_record_name(const td_record *record);
 

@@ -1,5 +1,6 @@
-// The journal's state and the only judge of records: td_journal_apply. Pure: no I/O, clock, threads or globals. Every
-// coordinator and every train controller runs it over the same bytes and gets the same state.
+// The journal's state and the only judge of records: td_journal_apply. Pure: no I/O, clock, threads
+// or globals. Every coordinator and every train controller runs it over the same bytes and gets the
+// same state.
 #ifndef TD_JOURNAL_STATE_H
 #define TD_JOURNAL_STATE_H
 
@@ -21,15 +22,16 @@ struct td_gang_state {
     uint64_t base_step;
 };
 
-struct td_round_state { // rounds (oldest kept step)+1 … sealed, and the COMMIT of the oldest kept step itself
+struct td_round_state { // rounds (oldest kept step)+1 … sealed, and the COMMIT of the oldest kept
+                        // step itself
     uint64_t round;
-    struct td_pos ref;       // SEAL or RESEAL in force; round 0: none
+    struct td_pos ref; // SEAL or RESEAL in force; round 0: none
     struct td_version parent;
     td_entry **entries; // owned, in (data epoch, index) order
     size_t entry_count;
     bool committed;
     struct td_version version;
-    struct td_pos commit;    // position of the COMMIT in force
+    struct td_pos commit;                // position of the COMMIT in force
     Tandem__Journal__RoleCommit **roles; // owned; of the COMMIT
     size_t role_count;
 };
@@ -49,14 +51,14 @@ struct td_job_state {
     size_t gang_count;
     Tandem__Journal__Checkpoint *kept[TD_KEPT_MAX]; // owned, oldest first
     size_t kept_count;
-    bool initial_kept; // checkpoint 0 counts until two CHECKPOINTs exist
+    bool initial_kept;                // checkpoint 0 counts until two CHECKPOINTs exist
     uint64_t max_staleness, open_max; // from the spec's fields of Job
     enum _Tandem__Journal__Outcome outcome;
     char *cause; // owned
 };
 
 struct td_journal_state {
-    bool based; // INIT or STATE was read
+    bool based;                                        // INIT or STATE was read
     uint64_t journal_id, term, owner, seq, generation; // generation: the highest ever given
     struct td_pos last;
     struct td_job_state *jobs[TD_JOBS_MAX];
@@ -73,15 +75,18 @@ enum td_verdict {
     TD_ACCEPTED,
     TD_REJECTED, // the chain goes on, no effect; a correct leader never causes it
     TD_IGNORED,
-    TD_REBASE,  // prev is beyond last: this reader missed a record; it must start again at the log's start
+    TD_REBASE, // prev is beyond last: this reader missed a record; it must start again at the log's
+               // start
     TD_DAMAGED, // the log was rewritten: stop
 };
 
 void td_journal_state_init(struct td_journal_state *s);
 void td_journal_state_fini(struct td_journal_state *s);
 
-// Applies the record at pos. why (≥ 256 bytes, may be NULL) receives the reason of anything but ACCEPTED.
-enum td_verdict td_journal_apply(struct td_journal_state *s, const td_record *record, struct td_pos pos, char *why);
+// Applies the record at pos. why (≥ 256 bytes, may be NULL) receives the reason of anything but
+// ACCEPTED.
+enum td_verdict td_journal_apply(struct td_journal_state *s, const td_record *record,
+                                 struct td_pos pos, char *why);
 
 // Would the body be accepted now? The leader asks before it appends. Same code as apply's.
 bool td_journal_allows(const struct td_journal_state *s, const td_record *record, char *why);
@@ -89,15 +94,20 @@ bool td_journal_allows(const struct td_journal_state *s, const td_record *record
 // Fills the header of the next record of (term, owner): format, journal id, seq, prev.
 void td_journal_header(const struct td_journal_state *s, td_record *record);
 
-const struct td_job_state *td_journal_job(const struct td_journal_state *s, uint64_t job); // NULL: unknown
-const struct td_round_state *td_job_round(const struct td_job_state *j, uint64_t round);  // NULL: not held
-const struct td_gang_state *td_job_gang(const struct td_job_state *j, const char *role);  // NULL: none
+const struct td_job_state *td_journal_job(const struct td_journal_state *s,
+                                          uint64_t job); // NULL: unknown
+const struct td_round_state *td_job_round(const struct td_job_state *j,
+                                          uint64_t round); // NULL: not held
+const struct td_gang_state *td_job_gang(const struct td_job_state *j,
+                                        const char *role); // NULL: none
 bool td_job_is_open(const struct td_job_state *j, struct td_group group);
-const Tandem__Journal__Checkpoint *td_job_kept(const struct td_job_state *j, uint64_t id); // NULL: not kept
+const Tandem__Journal__Checkpoint *td_job_kept(const struct td_job_state *j,
+                                               uint64_t id); // NULL: not kept
 // Lowest step among what is kept (0 while checkpoint 0 counts).
 uint64_t td_job_oldest_step(const struct td_job_state *j);
 
-// The content of STATE (a JournalState message), appended to whole; the leader cuts it into State.chunk parts.
+// The content of STATE (a JournalState message), appended to whole; the leader cuts it into
+// State.chunk parts.
 void td_journal_snapshot(const struct td_journal_state *s, struct td_buf *whole);
 // A digest over everything apply reads: two readers at the same position must agree.
 uint64_t td_journal_digest(const struct td_journal_state *s);

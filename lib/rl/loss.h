@@ -1,5 +1,6 @@
-// Policy losses as functions of per-token log-probs: values, metrics and gradients. Pure, host, double.
-// Sources: rl-systems notes of docs/rl.md; formulas follow verl core_algos (compute_policy_loss_vanilla, agg_loss, kl_penalty).
+// Policy losses as functions of per-token log-probs: values, metrics and gradients. Pure, host,
+// double. Sources: rl-systems notes of docs/rl.md; formulas follow verl core_algos
+// (compute_policy_loss_vanilla, agg_loss, kl_penalty).
 #ifndef TD_RL_LOSS_H
 #define TD_RL_LOSS_H
 
@@ -9,7 +10,12 @@
 
 #include "lib/base/err.h"
 
-enum td_agg { TD_AGG_TOKEN_MEAN, TD_AGG_SEQ_MEAN_TOKEN_SUM, TD_AGG_SEQ_MEAN_TOKEN_MEAN, TD_AGG_SEQ_MEAN_TOKEN_SUM_NORM };
+enum td_agg {
+    TD_AGG_TOKEN_MEAN,
+    TD_AGG_SEQ_MEAN_TOKEN_SUM,
+    TD_AGG_SEQ_MEAN_TOKEN_MEAN,
+    TD_AGG_SEQ_MEAN_TOKEN_SUM_NORM
+};
 enum td_kl { TD_KL_K1, TD_KL_ABS, TD_KL_MSE, TD_KL_LOW_VAR }; // kl | abs | mse | low_var_kl
 
 struct td_policy_loss_config {
@@ -26,9 +32,9 @@ struct td_policy_loss_config {
 struct td_policy_loss_in {
     size_t n;
     const double *logp, *old_logp, *ref_logp; // ref_logp NULL without KL loss
-    const double *entropy;                    // NULL when entropy_coeff is 0 and no metric is wanted
-    double advantage;                         // one per sequence (outcome reward)
-    double token_count, sequence_count;       // global denominators of the mini-batch
+    const double *entropy;              // NULL when entropy_coeff is 0 and no metric is wanted
+    double advantage;                   // one per sequence (outcome reward)
+    double token_count, sequence_count; // global denominators of the mini-batch
 };
 
 enum { TD_METRICS_MAX = 48, TD_METRIC_NAME_MAX = 48 };
@@ -42,20 +48,25 @@ struct td_metrics {
     int count;
     struct td_metric m[TD_METRICS_MAX];
 };
-// Folds value into the metric of that name (new: sets it). More than TD_METRICS_MAX names is a programmer's error.
-void td_metrics_add(struct td_metrics *metrics, const char *name, double value, enum td_metric_fold fold);
+// Folds value into the metric of that name (new: sets it). More than TD_METRICS_MAX names is a
+// programmer's error.
+void td_metrics_add(struct td_metrics *metrics, const char *name, double value,
+                    enum td_metric_fold fold);
 
-// Adds this sequence's part of the loss to *loss, its metrics (actor/pg_loss, actor/pg_clipfrac, actor/pg_clipfrac_lower,
-// actor/ppo_kl, actor/kl_loss, actor/entropy; each already divided by the global denominators, fold SUM) to metrics, and
-// writes dL/dlogp[n] and dL/dentropy[n]. n = 0 contributes nothing.
-void td_policy_loss(const struct td_policy_loss_config *c, const struct td_policy_loss_in *in, double *loss,
-                    double *dlogp, double *dentropy, struct td_metrics *metrics);
+// Adds this sequence's part of the loss to *loss, its metrics (actor/pg_loss, actor/pg_clipfrac,
+// actor/pg_clipfrac_lower, actor/ppo_kl, actor/kl_loss, actor/entropy; each already divided by the
+// global denominators, fold SUM) to metrics, and writes dL/dlogp[n] and dL/dentropy[n]. n = 0
+// contributes nothing.
+void td_policy_loss(const struct td_policy_loss_config *c, const struct td_policy_loss_in *in,
+                    double *loss, double *dlogp, double *dentropy, struct td_metrics *metrics);
 
 // SFT: loss = −Σ logp / token_count.
 void td_sft_loss(size_t n, const double *logp, double token_count, double *loss, double *dlogp);
 
-// GRPO outcome advantages: score[n], group[n] (equal numbers = one group). A_i = (s_i − mean)/(std + 1e-6), std unbiased;
-// singleton: mean 0, std 1; norm_by_std false: s − mean (Dr.GRPO). compute_grpo_outcome_advantage.
-void td_grpo_advantage(const double *score, const uint64_t *group, size_t n, bool norm_by_std, double *advantage);
+// GRPO outcome advantages: score[n], group[n] (equal numbers = one group). A_i = (s_i − mean)/(std
+// + 1e-6), std unbiased; singleton: mean 0, std 1; norm_by_std false: s − mean (Dr.GRPO).
+// compute_grpo_outcome_advantage.
+void td_grpo_advantage(const double *score, const uint64_t *group, size_t n, bool norm_by_std,
+                       double *advantage);
 
 #endif

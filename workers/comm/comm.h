@@ -1,5 +1,6 @@
-// Collectives among the ranks of one gang. tcp is a ring over TCP; nccl is the other backend, later.
-// A communicator belongs to (job, gang, generation) and never outlives it. Used by the command thread; abort by any.
+// Collectives among the ranks of one gang. tcp is a ring over TCP; nccl is the other backend,
+// later. A communicator belongs to (job, gang, generation) and never outlives it. Used by the
+// command thread; abort by any.
 #ifndef TD_WORKERS_COMM_COMM_H
 #define TD_WORKERS_COMM_COMM_H
 
@@ -11,11 +12,15 @@
 struct td_comm;
 
 struct td_comm_ops {
-    // x[n] += over all ranks, in an order that depends on rank and size only; every rank ends with equal bits.
-    enum td_rc (*all_reduce_f32)(struct td_comm *c, float *x, size_t n, int64_t deadline_ms, struct td_err *err);
-    enum td_rc (*all_reduce_f64)(struct td_comm *c, double *x, size_t n, int64_t deadline_ms, struct td_err *err);
+    // x[n] += over all ranks, in an order that depends on rank and size only; every rank ends with
+    // equal bits.
+    enum td_rc (*all_reduce_f32)(struct td_comm *c, float *x, size_t n, int64_t deadline_ms,
+                                 struct td_err *err);
+    enum td_rc (*all_reduce_f64)(struct td_comm *c, double *x, size_t n, int64_t deadline_ms,
+                                 struct td_err *err);
     enum td_rc (*barrier)(struct td_comm *c, int64_t deadline_ms, struct td_err *err);
-    void (*abort)(struct td_comm *c); // any thread: a pending call returns TD_ECLOSED soon, later ones at once
+    void (*abort)(struct td_comm
+                      *c); // any thread: a pending call returns TD_ECLOSED soon, later ones at once
     void (*free)(struct td_comm *c);
 };
 
@@ -25,15 +30,19 @@ struct td_comm {
     uint64_t key; // of (job, gang, generation): peers with another key are refused
 };
 
-// A listener for the ring: bound to host ("127.0.0.1") and any free port; *address receives "host:port" (owned).
+// A listener for the ring: bound to host ("127.0.0.1") and any free port; *address receives
+// "host:port" (owned).
 struct td_comm_listener;
-enum td_rc td_comm_listen(const char *host, struct td_comm_listener **out, char **address, struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_comm_listen(const char *host, struct td_comm_listener **out, char **address,
+                          struct td_err *err) TD_MUST_CHECK;
 void td_comm_listener_free(struct td_comm_listener *l);
 
-// Connects rank to rank+1 and accepts from rank−1; addresses[size]. size 1 needs no socket (listener may be NULL).
-// Deadlines are td_clock_ms. A peer that dies or is silent past the deadline gives TD_ECLOSED or TD_ETIMEOUT naming its rank.
-enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const char *const *addresses, int rank, int size, uint64_t key,
-                           int64_t deadline_ms, struct td_comm **out, struct td_err *err) TD_MUST_CHECK;
+// Connects rank to rank+1 and accepts from rank−1; addresses[size]. size 1 needs no socket
+// (listener may be NULL). Deadlines are td_clock_ms. A peer that dies or is silent past the
+// deadline gives TD_ECLOSED or TD_ETIMEOUT naming its rank.
+enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const char *const *addresses, int rank,
+                           int size, uint64_t key, int64_t deadline_ms, struct td_comm **out,
+                           struct td_err *err) TD_MUST_CHECK;
 void td_comm_free(struct td_comm *c); // accepts NULL
 
 #endif

@@ -1,10 +1,11 @@
-// A decoder-only transformer of the Llama and Qwen2 families: configuration, parameters in one flat order, forward
-// and hand-written backward over the op table. Owned by the worker's command thread.
+// A decoder-only transformer of the Llama and Qwen2 families: configuration, parameters in one flat
+// order, forward and hand-written backward over the op table. Owned by the worker's command thread.
 //
-// Memory order of parameters: per HF tensor, in the order of td_model_param(0..n-1): embed_tokens, then per layer
-// input_layernorm, q, k, v (adjacent: one fused [(H+2K)d, h] GEMM), their biases (adjacent), o, post_attention_layernorm,
-// gate, up (adjacent: one fused [2f, h] GEMM), down; then norm, then lm_head unless tied. Every tensor starts at a
-// multiple of 16 elements, except inside a fused group, which is contiguous.
+// Memory order of parameters: per HF tensor, in the order of td_model_param(0..n-1): embed_tokens,
+// then per layer input_layernorm, q, k, v (adjacent: one fused [(H+2K)d, h] GEMM), their biases
+// (adjacent), o, post_attention_layernorm, gate, up (adjacent: one fused [2f, h] GEMM), down; then
+// norm, then lm_head unless tied. Every tensor starts at a multiple of 16 elements, except inside a
+// fused group, which is contiguous.
 #ifndef TD_WORKERS_MODEL_MODEL_H
 #define TD_WORKERS_MODEL_MODEL_H
 
@@ -18,7 +19,8 @@
 enum { TD_PARAM_NAME_MAX = 96, TD_STOP_IDS_MAX = 16 };
 
 struct td_model_config { // of config.json
-    int32_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, max_positions;
+    int32_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads, head_dim,
+        max_positions;
     double rms_norm_eps, rope_theta, initializer_range;
     bool tied, qkv_bias;
     struct { // llama3 scaling; factor 0: none
@@ -30,9 +32,10 @@ struct td_model_config { // of config.json
     enum td_dtype file_dtype; // torch_dtype | dtype; F32 when absent
 };
 
-// Reads dir/config.json (and generation_config.json when there). Unknown architectures, rope types, activations,
-// sliding windows and bad shapes are errors that name file and key.
-enum td_rc td_model_config_load(const char *dir, struct td_model_config *out, struct td_err *err) TD_MUST_CHECK;
+// Reads dir/config.json (and generation_config.json when there). Unknown architectures, rope types,
+// activations, sliding windows and bad shapes are errors that name file and key.
+enum td_rc td_model_config_load(const char *dir, struct td_model_config *out,
+                                struct td_err *err) TD_MUST_CHECK;
 
 struct td_param {
     char name[TD_PARAM_NAME_MAX]; // HF name
@@ -43,16 +46,17 @@ struct td_param {
 
 struct td_model; // configuration, parameter table, rope table, scratch plan; no weights
 
-enum td_rc td_model_new(struct td_backend *be, const struct td_model_config *config, struct td_model **out,
-                        struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_model_new(struct td_backend *be, const struct td_model_config *config,
+                        struct td_model **out, struct td_err *err) TD_MUST_CHECK;
 void td_model_free(struct td_model *m);
 const struct td_model_config *td_model_config(const struct td_model *m);
 int td_model_param_count(const struct td_model *m);
 const struct td_param *td_model_param(const struct td_model *m, int i);
-int64_t td_model_elements(const struct td_model *m); // length of the flat buffer, padding included (padding is zero)
+int64_t td_model_elements(
+    const struct td_model *m); // length of the flat buffer, padding included (padding is zero)
 
-// A set of weights: the flat buffer in device memory and the prepared GEMM forms. Several sets may live at once
-// (current, next, reference).
+// A set of weights: the flat buffer in device memory and the prepared GEMM forms. Several sets may
+// live at once (current, next, reference).
 struct td_weights {
     struct td_tensor flat; // [1, elements]
     void *packed;          // prepared forms, laid out by the model; NULL before td_weights_prepare
@@ -60,12 +64,13 @@ struct td_weights {
 };
 
 // Allocates zeroed weights. TD_ENOMEM names the size.
-enum td_rc td_weights_new(struct td_model *m, struct td_weights *out, struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_weights_new(struct td_model *m, struct td_weights *out,
+                          struct td_err *err) TD_MUST_CHECK;
 void td_weights_fini(struct td_model *m, struct td_weights *w);
 // Must follow every change of flat before the next forward.
 void td_weights_prepare(struct td_model *m, struct td_weights *w);
-// Random initial weights as HF does: normal(0, initializer_range) by Philox keyed (seed, HF name, element), norms 1,
-// biases 0. The result depends on seed and shapes only.
+// Random initial weights as HF does: normal(0, initializer_range) by Philox keyed (seed, HF name,
+// element), norms 1, biases 0. The result depends on seed and shapes only.
 void td_weights_random(struct td_model *m, struct td_weights *w, uint64_t seed);
 // Σ over elements of HF-named tensors of mix(name, index, bits).
 uint64_t td_weights_digest(struct td_model *m, const struct td_tensor *flat);
@@ -73,13 +78,13 @@ uint64_t td_weights_digest(struct td_model *m, const struct td_tensor *flat);
 // A packed batch. In cached mode sequences continue what their pages hold; else they are whole.
 struct td_packed {
     int32_t tokens, batch;
-    const int32_t *ids;  // tokens
-    const int32_t *pos;  // tokens: place in its sequence
-    const int32_t *cu;   // batch + 1
+    const int32_t *ids; // tokens
+    const int32_t *pos; // tokens: place in its sequence
+    const int32_t *cu;  // batch + 1
 };
 
-struct td_kv_view { // cached mode
-    void *const *pages;  // one page array per layer (device)
+struct td_kv_view {     // cached mode
+    void *const *pages; // one page array per layer (device)
     int page_tokens;
     const int64_t *slot; // tokens
     const int32_t *table;
@@ -90,27 +95,33 @@ struct td_kv_view { // cached mode
 enum td_forward_mode {
     TD_FORWARD_TRAIN,  // keeps what backward needs, in the activation slab of td_model
     TD_FORWARD_SCORE,  // keeps nothing
-    TD_FORWARD_CACHED, // kv non-NULL: stores k, v and attends over pages (prefill, chunked prefill, decode)
+    TD_FORWARD_CACHED, // kv non-NULL: stores k, v and attends over pages (prefill, chunked prefill,
+                       // decode)
 };
 
-// Runs the layers. *hidden receives a view [tokens, h] after the final norm, valid until the next forward of m.
-enum td_rc td_model_forward(struct td_model *m, const struct td_weights *w, const struct td_packed *batch,
-                            enum td_forward_mode mode, const struct td_kv_view *kv, struct td_tensor *hidden,
+// Runs the layers. *hidden receives a view [tokens, h] after the final norm, valid until the next
+// forward of m.
+enum td_rc td_model_forward(struct td_model *m, const struct td_weights *w,
+                            const struct td_packed *batch, enum td_forward_mode mode,
+                            const struct td_kv_view *kv, struct td_tensor *hidden,
                             struct td_err *err) TD_MUST_CHECK;
 
-// The head on chosen rows of hidden: rows[n] token indices, target[n]. Outputs are host arrays of n; entropy may be
-// NULL. After TRAIN it keeps what td_model_backward needs.
-enum td_rc td_model_logprob(struct td_model *m, const struct td_weights *w, const struct td_tensor *hidden,
-                            const int32_t *rows, const int32_t *target, int32_t n, double temperature,
-                            double *logp, double *entropy, struct td_err *err) TD_MUST_CHECK;
+// The head on chosen rows of hidden: rows[n] token indices, target[n]. Outputs are host arrays of
+// n; entropy may be NULL. After TRAIN it keeps what td_model_backward needs.
+enum td_rc td_model_logprob(struct td_model *m, const struct td_weights *w,
+                            const struct td_tensor *hidden, const int32_t *rows,
+                            const int32_t *target, int32_t n, double temperature, double *logp,
+                            double *entropy, struct td_err *err) TD_MUST_CHECK;
 
-// Gradients of the last TRAIN forward and its td_model_logprob: host dlogp[n], dentropy[n] (NULL: zero). Adds to grads
-// (a flat buffer like the weights).
+// Gradients of the last TRAIN forward and its td_model_logprob: host dlogp[n], dentropy[n] (NULL:
+// zero). Adds to grads (a flat buffer like the weights).
 enum td_rc td_model_backward(struct td_model *m, const struct td_weights *w, const double *dlogp,
-                             const double *dentropy, struct td_tensor *grads, struct td_err *err) TD_MUST_CHECK;
+                             const double *dentropy, struct td_tensor *grads,
+                             struct td_err *err) TD_MUST_CHECK;
 
 // Logits [n, V] of chosen rows, in model scratch until the next call.
-enum td_rc td_model_logits(struct td_model *m, const struct td_weights *w, const struct td_tensor *hidden,
-                           const int32_t *rows, int32_t n, struct td_tensor *logits, struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_model_logits(struct td_model *m, const struct td_weights *w,
+                           const struct td_tensor *hidden, const int32_t *rows, int32_t n,
+                           struct td_tensor *logits, struct td_err *err) TD_MUST_CHECK;
 
 #endif

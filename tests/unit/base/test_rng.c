@@ -1,7 +1,6 @@
 // Philox against published vectors; the permutation is one.
 #include "lib/base/rng.h"
 
-
 #include "tests/unit/cmocka_all.h"
 
 static void test_rng_philox_known_answers(void **state) {
@@ -9,7 +8,8 @@ static void test_rng_philox_known_answers(void **state) {
     static const struct {
         uint64_t key;
         uint32_t ctr[4], out[4];
-    } rows[] = { // from Random123's kat_vectors
+    } rows[] = {
+        // from Random123's kat_vectors
         {0, {0, 0, 0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {0xffffffffffffffffu,
          {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
