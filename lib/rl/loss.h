@@ -14,7 +14,8 @@ enum td_agg {
     TD_AGG_TOKEN_MEAN,
     TD_AGG_SEQ_MEAN_TOKEN_SUM,
     TD_AGG_SEQ_MEAN_TOKEN_MEAN,
-    TD_AGG_SEQ_MEAN_TOKEN_SUM_NORM
+    TD_AGG_SEQ_MEAN_TOKEN_SUM_NORM,
+    TD_AGG_TOKEN_SUM
 };
 enum td_kl { TD_KL_K1, TD_KL_ABS, TD_KL_MSE, TD_KL_LOW_VAR }; // kl | abs | mse | low_var_kl
 
@@ -48,24 +49,36 @@ struct td_metrics {
     int count;
     struct td_metric m[TD_METRICS_MAX];
 };
-// Folds value into the metric of that name (new: sets it). More than TD_METRICS_MAX names is a
-// programmer's error.
+// Folds value into the metric of that name (new: sets it). More than TD_METRICS_MAX names, a name
+// that is too long, and one name under two folds are programmer's errors.
 void td_metrics_add(struct td_metrics *metrics, const char *name, double value,
                     enum td_metric_fold fold);
+// Folds every metric of from into metrics.
+void td_metrics_merge(struct td_metrics *metrics, const struct td_metrics *from);
+// The metric of that name, or NULL. Borrowed from metrics.
+const struct td_metric *td_metrics_find(const struct td_metrics *metrics, const char *name);
 
-// Adds this sequence's part of the loss to *loss, its metrics (actor/pg_loss, actor/pg_clipfrac,
-// actor/pg_clipfrac_lower, actor/ppo_kl, actor/kl_loss, actor/entropy; each already divided by the
-// global denominators, fold SUM) to metrics, and writes dL/dlogp[n] and dL/dentropy[n]. n = 0
-// contributes nothing.
+// What one token of a sequence with n trained tokens weighs in the mini-batch's aggregate (verl's
+// agg_loss): Σ over all tokens of weight × value is the aggregate, whatever the split into
+// micro-batches. c: agg and agg_norm are read.
+double td_agg_weight(const struct td_policy_loss_config *c, size_t n, double token_count,
+                     double sequence_count);
+
+// Adds this sequence's part of the loss to *loss and its metrics to metrics: actor/pg_loss,
+// actor/kl_loss, actor/entropy_loss (aggregated as the loss is), actor/pg_clipfrac,
+// actor/pg_clipfrac_lower, actor/ppo_kl (means over tokens); each already divided by the global
+// denominators, fold SUM; and actor/kl_coef, fold LAST. Writes dL/dlogp[n] and dL/dentropy[n]
+// (dentropy may be NULL when entropy is). n = 0 contributes nothing. At a tie of clipped and
+// unclipped terms the gradient is the unclipped one's.
 void td_policy_loss(const struct td_policy_loss_config *c, const struct td_policy_loss_in *in,
                     double *loss, double *dlogp, double *dentropy, struct td_metrics *metrics);
 
-// SFT: loss = −Σ logp / token_count.
+// SFT: adds −Σ logp / token_count to *loss and writes dL/dlogp[n].
 void td_sft_loss(size_t n, const double *logp, double token_count, double *loss, double *dlogp);
 
 // GRPO outcome advantages: score[n], group[n] (equal numbers = one group). A_i = (s_i − mean)/(std
-// + 1e-6), std unbiased; singleton: mean 0, std 1; norm_by_std false: s − mean (Dr.GRPO).
-// compute_grpo_outcome_advantage.
+// + 1e-6), std unbiased; singleton: mean 0, std 1; norm_by_std false: s − mean (Dr.GRPO); exactly 0
+// where all scores of a group are equal. compute_grpo_outcome_advantage.
 void td_grpo_advantage(const double *score, const uint64_t *group, size_t n, bool norm_by_std,
                        double *advantage);
 
