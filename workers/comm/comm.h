@@ -1,6 +1,7 @@
 // Collectives among the ranks of one gang. tcp is a ring over TCP; nccl is the other backend,
 // later. A communicator belongs to (job, gang, generation) and never outlives it. Used by the
-// command thread; abort by any.
+// command thread; abort by any. A call may overrun its deadline by half a second to learn which
+// rank is at fault. A communicator that failed stays failed: every later call gives the same error.
 #ifndef TD_WORKERS_COMM_COMM_H
 #define TD_WORKERS_COMM_COMM_H
 
@@ -30,8 +31,8 @@ struct td_comm {
     uint64_t key; // of (job, gang, generation): peers with another key are refused
 };
 
-// A listener for the ring: bound to host ("127.0.0.1") and any free port; *address receives
-// "host:port" (owned).
+// A listener for the ring: bound to host (NULL: "127.0.0.1") and any free port; *address receives
+// "host:port" (owned). A wildcard host is TD_EINVAL. Serves one generation after another.
 struct td_comm_listener;
 enum td_rc td_comm_listen(const char *host, struct td_comm_listener **out, char **address,
                           struct td_err *err) TD_MUST_CHECK;
@@ -39,7 +40,8 @@ void td_comm_listener_free(struct td_comm_listener *l);
 
 // Connects rank to rank+1 and accepts from rank−1; addresses[size]. size 1 needs no socket
 // (listener may be NULL). Deadlines are td_clock_ms. A peer that dies or is silent past the
-// deadline gives TD_ECLOSED or TD_ETIMEOUT naming its rank.
+// deadline gives TD_ECLOSED or TD_ETIMEOUT naming its rank;
+// one of another key, size or rank TD_ECONFLICT. Garbage and strangers are refused and waited past.
 enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const char *const *addresses, int rank,
                            int size, uint64_t key, int64_t deadline_ms, struct td_comm **out,
                            struct td_err *err) TD_MUST_CHECK;

@@ -30,7 +30,7 @@ struct td_sampling {
 
 enum td_finish { TD_FINISH_STOP = 1, TD_FINISH_LENGTH, TD_FINISH_ABORTED };
 
-struct td_generated { // borrowed until the sequence is closed
+struct td_generated { // borrowed until the sequence is extended, generates again or is closed
     uint64_t sequence;
     const int32_t *ids; // new tokens only, the stop token included
     const float *logp;
@@ -60,6 +60,10 @@ enum td_rc td_generator_fork(struct td_generator *g, uint64_t parent, uint64_t c
                              struct td_err *err) TD_MUST_CHECK;
 enum td_rc td_generator_generate(struct td_generator *g, uint64_t sequence,
                                  const struct td_sampling *s, struct td_err *err) TD_MUST_CHECK;
+// Ends generation at once: td_generator_next gives what there is, with TD_FINISH_ABORTED; the
+// sequence stays open. TD_ECONFLICT unless it is generating.
+enum td_rc td_generator_abort(struct td_generator *g, uint64_t sequence,
+                              struct td_err *err) TD_MUST_CHECK;
 enum td_rc td_generator_close(struct td_generator *g, uint64_t sequence,
                               struct td_err *err) TD_MUST_CHECK;
 void td_generator_close_all(struct td_generator *g);
@@ -74,5 +78,15 @@ bool td_generator_next(struct td_generator *g, struct td_generated *out);
 enum td_rc td_generator_score(struct td_generator *g, const int32_t *ids, int32_t n,
                               double temperature, double *logp, struct td_err *err) TD_MUST_CHECK;
 uint64_t td_generator_tokens(const struct td_generator *g); // generated so far
+
+struct td_generator_counters {
+    uint64_t steps; // with a forward
+    uint64_t
+        prefilled;    // tokens of prompts forwarded, and tokens forwarded again after a preemption
+    uint64_t decoded; // generated tokens forwarded for the first time
+    uint64_t preempted; // sequences that lost their pages while generating
+    int32_t pages_free, pages;
+};
+struct td_generator_counters td_generator_counters(const struct td_generator *g);
 
 #endif
