@@ -17,10 +17,10 @@
 enum td_job_kind { TD_JOB_GRPO, TD_JOB_SFT };
 enum td_job_init { TD_INIT_LOAD, TD_INIT_RANDOM };
 enum td_job_truncation {
-    TD_TRUNCATE_ERROR,
-    TD_TRUNCATE_LEFT,
-    TD_TRUNCATE_RIGHT,
-    TD_TRUNCATE_MIDDLE
+    TD_OVERLONG_ERROR,
+    TD_OVERLONG_LEFT,
+    TD_OVERLONG_RIGHT,
+    TD_OVERLONG_MIDDLE
 };
 enum td_job_chat_template { TD_CHAT_PLAIN, TD_CHAT_CHATML };
 // In the order of enum td_agg, td_kl (lib/rl/loss.h) and td_lr_schedule (workers/engine/train.h).
