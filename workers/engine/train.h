@@ -24,7 +24,9 @@ struct td_train_config {
     int64_t micro_batch_rows;          // > 0: rows of one micro-batch instead
     double lr, min_lr_ratio, weight_decay, beta1, beta2, eps, grad_clip; // grad_clip ≤ 0: none
     enum td_lr_schedule schedule;
-    int64_t warmup_steps, total_steps; // optimizer updates; total for cosine
+    // Rounds, as verl's scheduler counts; total for cosine. The factor of the first one with a
+    // warm-up is 0.
+    int64_t warmup_steps, total_steps;
 };
 
 struct td_trainer;
@@ -62,20 +64,28 @@ enum td_rc td_trainer_set_reference(struct td_trainer *t, const float *flat,
 // The ring of this generation; borrowed, may be NULL for one rank.
 void td_trainer_set_comm(struct td_trainer *t, struct td_comm *comm);
 
-// Keeps batch (taken, also on failure) under (generation, ref); computes old and reference
-// log-probs of its rows. A prep under another key replaces one without updates; with updates
-// applied it is TD_ECONFLICT.
-enum td_rc td_trainer_prep(struct td_trainer *t, uint64_t generation, uint64_t ref_offset,
-                           uint32_t ref_crc, struct td_batch *batch_take,
-                           struct td_metrics *metrics, struct td_err *err) TD_MUST_CHECK;
+// What every change of a round is keyed by: journal.md A4.
+struct td_round_key {
+    uint64_t generation;
+    uint64_t ref_offset; // of the SEAL or RESEAL in force
+    uint32_t ref_crc;
+};
+
+// Keeps batch (taken, also on failure) under key; computes old and reference log-probs of its
+// trained tokens. Metrics (GRPO): training/rollout_probs_diff_{max,mean}. A prep under another key
+// replaces one without updates; with updates applied it is TD_ECONFLICT.
+enum td_rc td_trainer_prep(struct td_trainer *t, const struct td_round_key *key,
+                           struct td_batch *batch_take, struct td_metrics *metrics,
+                           struct td_err *err) TD_MUST_CHECK;
 // Update k (1-based) of the prepped round; TD_ECONFLICT unless k == applied + 1 under the key.
-// deadline for collectives.
-enum td_rc td_trainer_step(struct td_trainer *t, uint64_t generation, uint64_t ref_offset,
-                           uint32_t ref_crc, uint32_t k, int64_t deadline_ms,
-                           struct td_metrics *metrics, struct td_err *err) TD_MUST_CHECK;
+// deadline (td_clock_ms) for collectives. A loss or gradient norm that is not finite is TD_EINVAL
+// on every rank and changes nothing. Metrics join over updates and ranks by their folds.
+enum td_rc td_trainer_step(struct td_trainer *t, const struct td_round_key *key, uint32_t k,
+                           int64_t deadline_ms, struct td_metrics *metrics,
+                           struct td_err *err) TD_MUST_CHECK;
 // After the last update: the state becomes version (lineage, step+1); drops the prep.
-enum td_rc td_trainer_finish(struct td_trainer *t, uint64_t generation, uint64_t ref_offset,
-                             uint32_t ref_crc, uint64_t lineage, struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_trainer_finish(struct td_trainer *t, const struct td_round_key *key, uint64_t lineage,
+                             struct td_err *err) TD_MUST_CHECK;
 
 // weight: of the published weights; state: weights, both moments, step counters. Equal on every
 // rank.
