@@ -10,19 +10,22 @@
 
 struct td_children;
 
+enum { TD_CHILD_FD_END = 256 };
+
 struct td_child_fd {
     int from; // descriptor here, borrowed
-    int to;   // its number in the child
+    int to;   // its number in the child, below TD_CHILD_FD_END
 };
 
-// status: as of waitpid(2). After this call the pid may belong to somebody else.
+// status: as of waitpid(2); −1: somebody else reaped it. After this call the pid may belong to
+// somebody else.
 typedef void td_child_exit_fn(void *user, pid_t pid, int status);
 
 struct td_child_opts {
     const char *const *argv;       // argv[0] is the program: a path, or a name looked up in PATH
     const char *const *env;        // NULL: this process's environment
-    const struct td_child_fd *fds; // all other descriptors above the highest `to` (at least 2) are
-    size_t fd_count;               // closed in the child; 0–2 are inherited unless named here
+    const struct td_child_fd *fds; // nothing else above 2 is open in the child;
+    size_t fd_count;               // 0–2 are inherited unless named here
     td_child_exit_fn *on_exit;     // may be NULL
     void *user;
 };
