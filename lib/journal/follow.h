@@ -21,9 +21,10 @@ struct td_follower {
     struct td_journal_state state;
     bool started; // td_follower_start was called
     bool stopped;
-    int64_t next;    // offset of the record to be read next
-    int64_t until;   // an end fetched since the start; −1: none yet
-    char cause[256]; // of STOP; else of the last record that was not accepted
+    int64_t next;       // offset of the record to be read next
+    int64_t until;      // an end fetched since the start; −1: none yet
+    int64_t rebased_at; // record at which one was missed before the last reset; −1: none
+    char cause[256];    // of STOP; else of the last record that was not accepted
 };
 
 void td_follower_init(struct td_follower *f);

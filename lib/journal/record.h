@@ -39,6 +39,13 @@ enum td_rc td_record_decode(const void *bytes, size_t n, td_record **out,
 // "SEAL" ...
 const char *td_record_name(const td_record *record);
 
+// A deep copy of any generated message (of its packed fields); free by the message's free_unpacked.
+void *td_message_dup(const void *message);
+
+struct td_pos td_pos_of(const Tandem__Journal__Position *pos); // NULL: offset −1
+struct td_group td_group_of(const Tandem__Journal__Group *group);
+struct td_version td_version_of(const Tandem__Journal__Version *version); // NULL: (0, 0)
+
 bool td_pos_equal(struct td_pos a, struct td_pos b);
 bool td_version_equal(struct td_version a, struct td_version b);
 int td_group_compare(struct td_group a, struct td_group b); // by (data epoch, index)

@@ -12,7 +12,12 @@
 #include "lib/base/err.h"
 #include "lib/journal/record.h"
 
-enum { TD_KEPT_MAX = 2, TD_JOBS_MAX = 64, TD_GANGS_MAX = 8 };
+enum {
+    TD_KEPT_MAX = 2,
+    TD_JOBS_MAX = 64,
+    TD_GANGS_MAX = 8,
+    TD_STATE_BYTES_MAX = 256 << 20, // content of a STATE
+};
 
 struct td_gang_state {
     Tandem__Journal__GangSpec *spec; // owned
@@ -61,12 +66,14 @@ struct td_journal_state {
     bool based;                                        // INIT or STATE was read
     uint64_t journal_id, term, owner, seq, generation; // generation: the highest ever given
     struct td_pos last;
+    int64_t start; // where the log begins: the only place a base is taken from; the reader sets it
     struct td_job_state *jobs[TD_JOBS_MAX];
     size_t job_count;
     uint64_t accepted, rejected, ignored;
     // STATE under way
-    struct td_buf partial;
-    uint32_t partial_next, partial_count;
+    struct td_buf partial; // with a base: what the parts must say; without: what they said so far
+    size_t partial_read;   // bytes of it that the parts so far cover
+    uint32_t partial_next, partial_count; // next 0: no STATE under way
     struct td_pos partial_first;
     struct td_pos trim; // offset of part 1 of the last whole STATE; −1: none
 };
@@ -91,7 +98,8 @@ enum td_verdict td_journal_apply(struct td_journal_state *s, const td_record *re
 // Would the body be accepted now? The leader asks before it appends. Same code as apply's.
 bool td_journal_allows(const struct td_journal_state *s, const td_record *record, char *why);
 
-// Fills the header of the next record of (term, owner): format, journal id, seq, prev.
+// Fills the header of the next record: format, journal id, term (of a LEAD: the next one), seq and
+// *record->prev, which the caller provides. owner is the caller's to set.
 void td_journal_header(const struct td_journal_state *s, td_record *record);
 
 const struct td_job_state *td_journal_job(const struct td_journal_state *s,
