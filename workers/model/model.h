@@ -149,10 +149,5 @@ enum td_rc td_model_logits(struct td_model *m, const struct td_weights *w,
 // expected. A lm_head.weight beside tied embeddings must equal them. Prepare afterwards.
 enum td_rc td_weights_load(struct td_model *m, struct td_weights *w, const char *dir,
                            struct td_err *err) TD_MUST_CHECK;
-// Writes one flat buffer as a safetensors file under HF names behind prefix ("" for weights), whole
-// or not at all. dtype F32, BF16 or F16, rounded to nearest even; a number that is not finite in it
-// is TD_EINVAL naming the tensor.
-enum td_rc td_weights_save(struct td_model *m, const struct td_tensor *flat, const char *path,
-                           enum td_dtype dtype, struct td_err *err) TD_MUST_CHECK;
 
 #endif
