@@ -54,7 +54,8 @@ enum td_trainc_event_kind {
     TD_TC_JOURNAL_RECORD,  // pos, bytes, n
     TD_TC_JOURNAL_END,     // offset: reply to FETCH_END; that of the next record to be appended
     TD_TC_ROLLOUT,         // record: the next one of a partition
-    TD_TC_ROLLOUT_SCANNED, // positions: the end that the log had when READ_ROLLOUT came is reached
+    TD_TC_ROLLOUT_SCANNED, // seq (of READ_ROLLOUT), positions: the end that the log had when
+                           // READ_ROLLOUT came is reached
     TD_TC_WORKER_UP,       // worker, status: attached (again)
     TD_TC_WORKER_DOWN,     // worker: dead, silent for too long, or its connection broke
     TD_TC_DONE,            // worker, seq: SETUP, RING, LOAD, PREP or STEP was carried out
@@ -72,6 +73,7 @@ enum td_trainc_event_kind {
 
 // One record of the rollout log, decoded and checked by the shell.
 struct td_seen_record {
+    uint64_t scan; // seq of the READ_ROLLOUT that it answers; others are passed over
     uint64_t log;
     uint32_t partition;
     int64_t offset;
@@ -100,6 +102,7 @@ struct td_round_read {
     uint64_t job, round;
     struct td_pos ref;
     bool ok;
+    uint32_t updates;                 // ok: of the batches, ≥ 1, equal on all ranks
     const struct td_metrics *metrics; // ok: of the batch (rewards, lengths); may be NULL
     const uint32_t *missing;          // !ok: numbers of the entries that cannot be read
     size_t missing_count;
@@ -137,9 +140,8 @@ enum td_trainc_effect_kind {
     TD_TC_FETCH_END,
     TD_TC_JOURNAL_RESET, // make the reader start again at the log's start
     TD_TC_STOP,          // text: this process cannot go on; started again later it will
-    TD_TC_READ_ROLLOUT, // job, log, positions: read on from there, until told otherwise. Partitions
-                        // without a position: from their start. Records that were on their way from
-                        // an earlier READ_ROLLOUT may still come
+    TD_TC_READ_ROLLOUT,  // seq, job, log, positions: read on from there, until told otherwise.
+                         // Partitions without a position: from their start
     TD_TC_READ_ROUND, // job, round, ref: fetch the sealed records (or rows), check them, build one
                       // batch per rank (ranks). The entries stand in td_trainc_journal
     TD_TC_DROP_ROUND, // the batches of READ_ROUND are not needed any more
