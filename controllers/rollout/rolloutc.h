@@ -83,7 +83,7 @@ struct td_rolloutc_effect { // owns report
     uint64_t ticket, job, digest;
     struct td_attempt attempt;
     bool eval;
-    struct td_group group; // EVAL: data epoch = the version's step, index = row
+    struct td_group group; // as ordered; EVAL: index is the row
     struct td_version version;
     Tandem__Sync__Report *report;
 };
