@@ -6,9 +6,13 @@
 
 #include "lib/base/rng.h"
 
-// The mix of td_digest_args: one element's share of a digest.
+// The mix of td_digest_args: one element's share of a digest. The finalizer of splitmix64 over a
+// combination of place and bits; inline so that it can be vectorized.
 static inline uint64_t td_digest_mix(uint64_t name, uint64_t index, uint64_t bits) {
-    return td_mix64(td_mix64(name + (index + 1) * 0x9E3779B97F4A7C15u) ^ bits);
+    uint64_t x = (name + (index + 1) * 0x9E3779B97F4A7C15u) ^ bits * 0xD6E8FEB86659FD93u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
 }
 
 // The random block for tokens 4·block .. 4·block + 3 at a position; word i belongs to token i.
