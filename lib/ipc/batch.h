@@ -19,14 +19,16 @@ struct td_batch {
     const uint32_t *mini;           // 2 × updates: first row, end row of update u
     const double *token_count;    // updates: trained tokens of the whole mini-batch over all ranks
     const double *sequence_count; // updates: sequences with a trained token, over all ranks
-    void *map;                    // owned mapping or memory
+    void *map;                    // owned mapping; NULL in a batch that is only written
     uint64_t map_bytes;
 };
 
-// Lays out a batch in a new memfd (sealed against change); *fd is the caller's.
+// Lays out a batch in a new memfd (sealed against change); *fd is the caller's. b's arrays are
+// borrowed, its map is not looked at.
 enum td_rc td_batch_write(const struct td_batch *b, int *fd, struct td_err *err) TD_MUST_CHECK;
-// Maps fd (still the caller's) and checks every offset and count against its size: TD_ECORRUPT.
+// Maps fd (still the caller's) and checks seals, every offset and count against its size, and that
+// all numbers are finite and no first token of a row is trained: TD_ECORRUPT names the place.
 enum td_rc td_batch_map(int fd, struct td_batch **out, struct td_err *err) TD_MUST_CHECK;
-void td_batch_free(struct td_batch *b);
+void td_batch_free(struct td_batch *b); // of td_batch_map; accepts NULL
 
 #endif
