@@ -4,14 +4,24 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double temperatures[] = {1, 0.5};
+// ref computes in double and samples with a float temperature: only an exact one gives equal bits.
+static const struct kind {
+    const char *isa; // NULL: the widest
+    int threads;     // 0: ref
+    double temperature;
+} kinds[] = {{NULL, 0, 0.5}, {NULL, 1, 0.7}, {NULL, 3, 0.7}, {"scalar", 2, 0.7}};
+
+enum { KINDS = sizeof kinds / sizeof *kinds, CPU = 1 };
 
 static struct td_backend *backend_of(int kind) {
-    (void)kind;
-    return td_backend_ref_new();
+    struct td_backend *be = NULL;
+    struct td_err err;
+    if (kinds[kind].threads == 0) {
+        return td_backend_ref_new();
+    }
+    must(td_backend_cpu_new(kinds[kind].threads, kinds[kind].isa, &be, &err), &err);
+    return be;
 }
-
-enum { KINDS = 1 };
 
 static const struct way ways[] = {
     {"pages of 1", 1, 1024, 4096, false, false, 1, SEQUENCES},
@@ -29,9 +39,10 @@ static const struct way ways[] = {
     {"three generators, forks", 8, 20, 4096, true, false, 3, 4},
 };
 
-static void check_way(int kind, double temperature) {
+static void check_ways(int kind, struct outcome plain[SEQUENCES]) {
     struct fixture f;
-    static struct outcome plain[SEQUENCES], other[SEQUENCES];
+    static struct outcome other[SEQUENCES];
+    double temperature = kinds[kind].temperature;
     fixture_open(&f, backend_of(kind));
     run_way(&f, plain_way(), temperature, plain);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -52,8 +63,12 @@ static void check_way(int kind, double temperature) {
 
 static void test_generate_nothing_but_the_sequence_decides(void **state) {
     (void)state;
-    for (int kind = 0; kind < KINDS; kind++) {
-        check_way(kind, temperatures[kind]);
+    static struct outcome first[SEQUENCES], plain[SEQUENCES];
+    check_ways(0, first);
+    check_ways(CPU, first);
+    for (int kind = CPU + 1; kind < KINDS; kind++) { // threads and instruction set neither
+        check_ways(kind, plain);
+        same_outcomes("another cpu", first, plain);
     }
 }
 
@@ -93,7 +108,7 @@ static void test_generate_logp_is_that_of_a_packed_forward(void **state) {
     static double logp[SEQUENCES * POSITIONS];
     for (int kind = 0; kind < KINDS; kind++) {
         struct fixture f;
-        double temperature = temperatures[kind];
+        double temperature = kinds[kind].temperature;
         fixture_open(&f, backend_of(kind));
         run_way(&f, plain_way(), temperature, out);
         for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
@@ -117,14 +132,14 @@ static void test_generate_score_equals_generation(void **state) {
         struct fixture f;
         struct td_err err;
         fixture_open(&f, backend_of(kind));
-        run_way(&f, plain_way(), temperatures[kind], out);
+        run_way(&f, plain_way(), kinds[kind].temperature, out);
         struct td_generate_config config = {16, 256, 64, 4, NULL};
         struct td_generator *g = generator_open(&f, &config);
         for (int i = 0; i < SEQUENCES; i += 5) {
             double logp[POSITIONS];
             int32_t ids[2 * POSITIONS], prompt = prompt_of(i, ids);
             memcpy(ids + prompt, out[i].ids, sizeof out[i].ids);
-            double temperature = sampling_of(i, temperatures[kind]).temperature;
+            double temperature = sampling_of(i, kinds[kind].temperature).temperature;
             temperature = temperature > 0 ? temperature : 1;
             must(td_generator_score(g, ids, prompt + out[i].n, temperature, logp, &err), &err);
             for (int32_t t = 0; t < out[i].n; t++) {
@@ -153,7 +168,7 @@ static void test_generate_group_prefills_once(void **state) {
     (void)state;
     struct fixture f;
     struct td_err err;
-    fixture_open(&f, backend_of(0));
+    fixture_open(&f, backend_of(CPU));
     struct td_generate_config config = {4, 512, 128, 16, NULL};
     struct td_generator *g = generator_open(&f, &config);
     int32_t ids[POSITIONS], n = prompt_of(SEQUENCES - 1, ids);
@@ -195,15 +210,15 @@ static void test_generate_resumes_elsewhere(void **state) {
     static struct outcome plain[SEQUENCES];
     struct fixture f;
     struct td_err err;
-    fixture_open(&f, backend_of(0));
-    run_way(&f, plain_way(), temperatures[0], plain);
+    fixture_open(&f, backend_of(CPU));
+    run_way(&f, plain_way(), kinds[CPU].temperature, plain);
     for (int i = 0; i < SEQUENCES; i += 3) {
         struct td_generate_config config = {4, 512, 128, 16, NULL};
         struct td_generator *g = generator_open(&f, &config), *h = generator_open(&f, &config);
         struct outcome o = {0};
         struct td_generated got;
         int32_t ids[POSITIONS], n = prompt_of(i, ids);
-        open_one(g, plain_way(), i, temperatures[0]);
+        open_one(g, plain_way(), i, kinds[CPU].temperature);
         bool busy = true;
         for (int k = 0; k < 3 && busy; k++) {
             must(td_generator_step(g, &busy, &err), &err);
@@ -220,7 +235,7 @@ static void test_generate_resumes_elsewhere(void **state) {
             must(td_generator_open(h, 5, &err), &err);
             must(td_generator_extend(h, 5, ids, n, &err), &err);
             must(td_generator_extend(h, 5, o.ids, o.n, &err), &err);
-            struct td_sampling s = sampling_of(i, temperatures[0]);
+            struct td_sampling s = sampling_of(i, kinds[CPU].temperature);
             s.max_new_tokens -= o.n;
             must(td_generator_generate(h, 5, &s, &err), &err);
             step_until_idle(h);
@@ -244,7 +259,7 @@ static void test_generate_goes_on_after_extend(void **state) {
     (void)state;
     struct fixture f;
     struct td_err err;
-    fixture_open(&f, backend_of(0));
+    fixture_open(&f, backend_of(CPU));
     struct td_generate_config config = {4, 512, 128, 16, NULL};
     struct td_generator *g = generator_open(&f, &config);
     struct td_sampling s = {.key = 9, .temperature = 1, .top_p = 1, .max_new_tokens = 5};
@@ -279,7 +294,7 @@ static void test_generate_ends_at_the_last_position(void **state) {
     (void)state;
     struct fixture f;
     struct td_err err;
-    fixture_open(&f, backend_of(0));
+    fixture_open(&f, backend_of(CPU));
     struct td_generate_config config = {4, 512, 128, 16, NULL};
     struct td_generator *g = generator_open(&f, &config);
     struct td_sampling s = {.key = 9, .temperature = 1, .top_p = 1, .max_new_tokens = INT32_MAX};
@@ -305,7 +320,7 @@ static void test_generate_samples_allowed_ids_only(void **state) {
     (void)state;
     struct fixture f;
     struct td_err err;
-    fixture_open(&f, backend_of(0));
+    fixture_open(&f, backend_of(CPU));
     uint8_t allowed[64] = {0};
     allowed[3] = allowed[11] = allowed[52] = 1;
     struct td_generate_config config = {4, 512, 128, 16, allowed};
