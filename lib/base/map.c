@@ -114,3 +114,13 @@ bool td_map_remove(struct td_map *map, const void *key, size_t n) {
     map->slots[hole] = (struct slot){0};
     return true;
 }
+
+bool td_map_next(const struct td_map *map, size_t *at, uint64_t *value) {
+    for (; *at < map->cap; (*at)++) {
+        if (map->slots[*at].key) {
+            *value = map->slots[(*at)++].value;
+            return true;
+        }
+    }
+    return false;
+}

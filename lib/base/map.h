@@ -16,6 +16,8 @@ size_t td_map_count(const struct td_map *map);
 bool td_map_put(struct td_map *map, const void *key, size_t n, uint64_t value);
 // Returns whether the key is there; *value (may be NULL) is untouched when it is not.
 bool td_map_get(const struct td_map *map, const void *key, size_t n, uint64_t *value);
+// Walks the values: *at starts at 0; false at the end. The map must not change meanwhile.
+bool td_map_next(const struct td_map *map, size_t *at, uint64_t *value);
 bool td_map_remove(struct td_map *map, const void *key, size_t n);
 
 #endif

@@ -38,7 +38,7 @@ struct td_policy_loss_in {
     double token_count, sequence_count; // global denominators of the mini-batch
 };
 
-enum { TD_METRICS_MAX = 48, TD_METRIC_NAME_MAX = 48 };
+enum { TD_METRICS_MAX = 64, TD_METRIC_NAME_MAX = 96 };
 enum td_metric_fold { TD_FOLD_SUM, TD_FOLD_MAX, TD_FOLD_MIN, TD_FOLD_LAST };
 struct td_metric {
     char name[TD_METRIC_NAME_MAX]; // verl's

@@ -1,0 +1,51 @@
+// Frames over a UNIX stream socket between a controller and one worker: proto/worker.proto, 8 bytes
+// of length and CRC-32C in front of each, file descriptors beside them. Knows no event loop: a
+// controller's loop watches td_ipc_fd, a worker polls it. One thread receives; any thread may send.
+#ifndef TD_IPC_CONN_H
+#define TD_IPC_CONN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+#include "proto/worker.pb-c.h"
+
+typedef Tandem__Worker__Frame td_frame;
+
+enum {
+    TD_FRAME_BYTES_MAX = 64 << 20,
+    TD_FRAME_FDS_MAX = 4,
+    TD_IPC_QUEUE_BYTES_MAX = 256 << 20, // unsent bytes; more is TD_ELIMIT
+    TD_IPC_PROTOCOL = 1,
+};
+
+struct td_ipc_conn;
+
+// Listens at path (an old socket file there is removed). A path longer than the system's limit is
+// TD_ELIMIT with both lengths. *fd is the caller's, non-blocking, close-on-exec.
+enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) TD_MUST_CHECK;
+// The next waiting connection; TD_ETIMEOUT: none waits.
+enum td_rc td_ipc_accept(int listener, struct td_ipc_conn **out, struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out,
+                          struct td_err *err) TD_MUST_CHECK;
+// Takes a connected stream socket.
+struct td_ipc_conn *td_ipc_conn_new(int fd_take);
+void td_ipc_conn_free(struct td_ipc_conn *c);
+int td_ipc_fd(const struct td_ipc_conn *c);
+
+// Queues a frame with nfds descriptors (duplicated) and writes what the socket takes at once.
+// frame->fds is set here. TD_ECLOSED: the peer is gone; TD_ELIMIT: too much unsent. Any thread.
+enum td_rc td_ipc_send(struct td_ipc_conn *c, td_frame *frame, const int *fds, int nfds,
+                       struct td_err *err) TD_MUST_CHECK;
+// Writes more; *pending tells whether bytes are left (then wait until the socket is writable).
+enum td_rc td_ipc_flush(struct td_ipc_conn *c, bool *pending, struct td_err *err) TD_MUST_CHECK;
+
+// The next whole frame, or *out = NULL when there is none yet. fds receives frame->fds descriptors,
+// the caller's to close. TD_ECLOSED at the peer's end, TD_ECORRUPT for bytes that are no frame.
+// Free with td_frame_free.
+enum td_rc td_ipc_recv(struct td_ipc_conn *c, td_frame **out, int fds[TD_FRAME_FDS_MAX],
+                       struct td_err *err) TD_MUST_CHECK;
+void td_frame_free(td_frame *frame); // accepts NULL
+
+#endif

@@ -1,0 +1,28 @@
+// A snapshot: one version's weights as a sealed memfd. 4096 bytes of header, then the flat fp32
+// buffer in the model's own order, so that a reader can map it and use it in place.
+#ifndef TD_IPC_SNAPSHOT_H
+#define TD_IPC_SNAPSHOT_H
+
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+struct td_snapshot {
+    uint64_t lineage, step;
+    uint64_t digest;   // of the weights, design §3.8; readers recompute it
+    uint64_t elements; // floats
+    const float *flat; // mapped read-only
+    void *map;         // owned
+    uint64_t map_bytes;
+};
+
+// Copies s->elements floats from s->flat into a new memfd, sealed against change. *fd is the
+// caller's.
+enum td_rc td_snapshot_write(const struct td_snapshot *s, int *fd,
+                             struct td_err *err) TD_MUST_CHECK;
+// Maps fd (still the caller's). TD_ECORRUPT when its header or size is wrong. Release by
+// td_snapshot_unmap.
+enum td_rc td_snapshot_map(int fd, struct td_snapshot *out, struct td_err *err) TD_MUST_CHECK;
+void td_snapshot_unmap(struct td_snapshot *s);
+
+#endif
