@@ -115,7 +115,7 @@ struct td_spec_trainer {
     bool val_before_train;
     const char *default_local_dir;                      // of global_step_N; NULL: in run_dir
     const char *validation_data_dir, *rollout_data_dir; // NULL: samples are not written
-    struct td_spec_strings logger;
+    struct td_spec_strings logger;                      // (process)
     enum td_job_device device;
 };
 
@@ -173,11 +173,21 @@ struct td_spec_notes {
 };
 void td_spec_notes_fini(struct td_spec_notes *notes);
 
-// Reads a job file (path NULL: overrides only) and applies overrides "key=value" in order, the last
-// one wins. Every error found is in notes (zeroed by the caller, td_spec_notes_fini); *err has
-// their number and the first one. The spec is the caller's: td_job_spec_free. TD_EINVAL: the file
-// is wrong; TD_ENOENT, TD_EPERM, TD_EIO: it cannot be read; TD_ELIMIT: larger than
-// TD_SPEC_FILE_MAX.
+// A job file and overrides "key=value", applied in order: the last one wins. Borrowed.
+struct td_spec_text {
+    const char *name;  // for messages
+    const void *bytes; // YAML
+    size_t n;
+    const char *const *overrides;
+    size_t override_count;
+};
+
+// Every error found is in notes (zeroed by the caller, td_spec_notes_fini); *err has their number
+// and the first one; TD_EINVAL. The spec is the caller's: td_job_spec_free.
+enum td_rc td_job_spec_parse(const struct td_spec_text *text, struct td_job_spec **out,
+                             struct td_spec_notes *notes, struct td_err *err) TD_MUST_CHECK;
+// The same of a file; also the codes of td_file_read when it cannot be read, TD_ELIMIT when it is
+// longer than TD_SPEC_FILE_MAX.
 enum { TD_SPEC_FILE_MAX = 1 << 20 };
 enum td_rc td_job_spec_load(const char *path, const char *const *overrides, size_t count,
                             struct td_job_spec **out, struct td_spec_notes *notes,
@@ -201,6 +211,7 @@ int td_job_spec_diff(const void *old_bytes, size_t old_n, const void *new_bytes,
 struct td_job_schedule {
     uint64_t epoch_steps;      // floor(rows / batch)
     uint64_t total_steps;      // epochs × epoch_steps, at most total_training_steps
+    bool data_end_first;       // total_training_steps is not reached
     uint64_t updates_per_step; // mini-batches × ppo_epochs; SFT: 1
     uint64_t warmup_steps;     // of the learning rate, in steps as verl counts them
 };

@@ -1,0 +1,55 @@
+// What the files that load a job file share. One loader per load; nothing outlives it but the spec.
+#ifndef TD_SPEC_LOAD_INT_H
+#define TD_SPEC_LOAD_INT_H
+
+#include <stdbool.h>
+
+#include <jansson.h>
+
+#include "lib/spec/job_spec.h"
+#include "lib/spec/schema.h"
+#include "lib/spec/yaml_int.h"
+
+enum { TD_SPEC_ERRORS_MAX = 64 }; // the rest of a hopeless file is not looked at
+
+struct td_spec_leaf { // a value the user gave
+    const char *name; // dotted
+    const struct td_yaml_node *node;
+    const char *arg; // the override it comes from; NULL: the file
+    int line;
+};
+
+struct td_spec_slot {                // per key of the table
+    const struct td_spec_leaf *leaf; // NULL: the default holds
+    json_t *value;                   // of leaf, when it is fit to use
+    bool bad;                        // an error was reported for it
+};
+
+struct td_spec_loader {
+    const char *name; // of the file, for messages
+    struct td_arena *arena;
+    struct td_job_spec *spec;
+    struct td_spec_notes *notes;
+    unsigned kinds; // the one kind of the job
+    struct td_spec_leaf *leaves;
+    size_t leaf_count, leaf_cap;
+    struct td_spec_slot slots[TD_SPEC_KEYS_MAX];
+};
+
+// One line of an error or a warning about key, with the place where the user set it.
+void td_spec_complain(struct td_spec_loader *l, const char *key, const char *fmt, ...)
+    TD_PRINTF(3, 4);
+void td_spec_warn(struct td_spec_loader *l, const char *key, const char *fmt, ...) TD_PRINTF(3, 4);
+// What the user gave for key, or NULL: for keys without a field.
+const json_t *td_spec_given(const struct td_spec_loader *l, const char *key);
+// Whether the user set key; whether none of two keys (second may be NULL) has an error already.
+bool td_spec_was_set(const struct td_spec_loader *l, const char *key);
+bool td_spec_sound(const struct td_spec_loader *l, const char *key, const char *second);
+
+// Errors and warnings about settings that do not go together.
+void td_spec_check_together(struct td_spec_loader *l);
+
+// An empty spec with its arena.
+struct td_job_spec *td_job_spec_new(void);
+
+#endif
