@@ -31,7 +31,6 @@ static inline void script_rmsnorm_fwd(struct script_run *r) {
     a.x = out_tokens(r, r->s.h);
     a.y = out_tokens(r, r->s.h);
     a.rstd = in(r, 1, r->s.t, 1);
-    a.rstd.cols = tokens(r);
     a.rstd.rows = tokens(r);
     a.rstd.cols = a.rstd.ld = 1;
     keep(r, a.rstd, true);
@@ -41,7 +40,7 @@ static inline void script_rmsnorm_fwd(struct script_run *r) {
 static inline void rmsnorm_bwd(struct script_run *r, bool acc) {
     struct td_rmsnorm_bwd_args a = {
         .dy = in_tokens(r, r->s.h, 1), .x = in_tokens(r, r->s.h, 1), .w = in(r, 1, r->s.h, 1)};
-    a.rstd = in(r, 1, tokens(r), 1);
+    a.rstd = in(r, 1, r->s.t, 1);
     for (int64_t t = 0; t < tokens(r); t++) {
         put(r->be, a.rstd.p, t, 0.75);
     }
