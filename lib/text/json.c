@@ -1,6 +1,7 @@
 // See json.h.
 #include "lib/text/json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum td_rc td_json_parse(const void *bytes, size_t n, size_t flags, json_t **out,
@@ -75,9 +76,25 @@ enum td_rc td_json_only(const json_t *obj, const char *const *keys, struct td_er
     return TD_OK;
 }
 
-void td_json_put(const json_t *value, struct td_buf *out) {
-    const size_t how = JSON_COMPACT | JSON_ENCODE_ANY;
+static void put(const json_t *value, size_t how, struct td_buf *out) {
     size_t n = json_dumpb(value, NULL, 0, how);
     uint8_t *to = td_buf_room(out, n);
     out->len += json_dumpb(value, (char *)to, n, how);
+}
+
+void td_json_put(const json_t *value, struct td_buf *out) {
+    const size_t how = JSON_COMPACT | JSON_ENCODE_ANY;
+    struct td_buf number = {0};
+    for (size_t digits = 15; digits <= 16 && json_is_real(value); digits++) {
+        td_buf_clear(&number);
+        put(value, how | JSON_REAL_PRECISION(digits), &number);
+        td_buf_put(&number, "", 1);
+        if (strtod(td_buf_str(&number), NULL) == json_real_value(value)) {
+            td_buf_puts(out, td_buf_str(&number));
+            td_buf_fini(&number);
+            return;
+        }
+    }
+    td_buf_fini(&number);
+    put(value, how, out);
 }

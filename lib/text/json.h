@@ -26,7 +26,7 @@ enum td_rc td_json_bool(const json_t *obj, const char *key, bool *out,
 // TD_EUNSUPPORTED, naming it, when obj has a key that is not in the NULL-ended list.
 enum td_rc td_json_only(const json_t *obj, const char *const *keys,
                         struct td_err *err) TD_MUST_CHECK;
-// Appends value as compact JSON.
+// Appends value as compact JSON; a number alone in the fewest digits that give it back.
 void td_json_put(const json_t *value, struct td_buf *out);
 
 #endif
