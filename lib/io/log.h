@@ -60,6 +60,9 @@ struct td_log_reader_fns {
     // The next record wanted is below the start (trimmed) or beyond the end (another log's
     // position, or records lost): the reader goes on at start, its user drops what it knew.
     void (*gap)(void *user, int64_t start);
+    // The record at offset is damaged: it is left out and the reader goes on behind it. NULL: that
+    // is an error.
+    void (*damaged)(void *user, int64_t offset, const struct td_err *err);
     // TD_ECORRUPT "... damaged at offset N", TD_EIO ...: the reader has stopped; close it.
     void (*error)(void *user, const struct td_err *err);
 };

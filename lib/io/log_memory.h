@@ -6,8 +6,8 @@
 #include "lib/io/log.h"
 
 struct td_log *td_log_memory_new(struct td_loop *loop, uint64_t id, uint32_t partitions);
-// The next append (not yet asked for) is answered by outcome; landed: it is in the log
-// all the same (only with TD_LOG_UNKNOWN).
+// The next append that the log executes (all earlier ones must be answered) is answered by outcome;
+// landed: it is in the log all the same (only with TD_LOG_UNKNOWN).
 void td_log_memory_inject(struct td_log *log, enum td_log_outcome outcome, bool landed);
 
 #endif
