@@ -38,12 +38,19 @@ enum td_rc td_comm_listen(const char *host, struct td_comm_listener **out, char 
                           struct td_err *err) TD_MUST_CHECK;
 void td_comm_listener_free(struct td_comm_listener *l);
 
-// Connects rank to rank+1 and accepts from rank−1; addresses[size]. size 1 needs no socket
-// (listener may be NULL). Deadlines are td_clock_ms. A peer that dies or is silent past the
-// deadline gives TD_ECLOSED or TD_ETIMEOUT naming its rank;
-// one of another key, size or rank TD_ECONFLICT. Garbage and strangers are refused and waited past.
-enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const char *const *addresses, int rank,
-                           int size, uint64_t key, int64_t deadline_ms, struct td_comm **out,
+// A rank's place in the ring; all borrowed for the call.
+struct td_comm_place {
+    const char *const *addresses; // size of them, by rank
+    int rank, size;
+    uint64_t key;
+};
+
+// Connects rank to rank+1 and accepts from rank−1. size 1 needs no socket (l and addresses may be
+// NULL). Deadlines are td_clock_ms. A peer that dies or is silent past the deadline gives
+// TD_ECLOSED or TD_ETIMEOUT naming its rank; one of another key, size or rank TD_ECONFLICT. Garbage
+// and strangers are refused and waited past.
+enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const struct td_comm_place *place,
+                           int64_t deadline_ms, struct td_comm **out,
                            struct td_err *err) TD_MUST_CHECK;
 void td_comm_free(struct td_comm *c); // accepts NULL
 

@@ -374,15 +374,15 @@ static const struct td_comm_ops ring_ops = {
     .free = free_ring,
 };
 
-enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const char *const *addresses, int rank,
-                           int size, uint64_t key, int64_t deadline_ms, struct td_comm **out,
-                           struct td_err *err) {
+enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const struct td_comm_place *place,
+                           int64_t deadline_ms, struct td_comm **out, struct td_err *err) {
+    int rank = place->rank, size = place->size;
     if (size < 1 || size > TD_COMM_RANKS_MAX || rank < 0 || rank >= size) {
         return td_fail(err, TD_EINVAL, "ring: rank %d of %d; at most %d ranks", rank, size,
                        TD_COMM_RANKS_MAX);
     }
     struct td_ring *r = td_alloc(sizeof *r);
-    r->base = (struct td_comm){.ops = &ring_ops, .rank = rank, .size = size, .key = key};
+    r->base = (struct td_comm){.ops = &ring_ops, .rank = rank, .size = size, .key = place->key};
     for (int side = 0; side < TD_SIDE_COUNT; side++) {
         for (int link = 0; link < TD_LINK_COUNT; link++) {
             r->fd[side][link] = -1;
@@ -395,7 +395,7 @@ enum td_rc td_comm_tcp_new(struct td_comm_listener *l, const char *const *addres
     if (r->wake < 0) {
         rc = td_fail_errno(err, errno, "eventfd");
     } else if (size > 1) {
-        rc = td_ring_form(r, l, addresses, deadline_ms, err);
+        rc = td_ring_form(r, l, place->addresses, deadline_ms, err);
     }
     if (rc != TD_OK) {
         free_ring(&r->base);

@@ -72,8 +72,8 @@ static void group_run(struct group *g, void *(*body)(void *)) {
 }
 
 static void form(struct rank *r) {
-    r->rc = td_comm_tcp_new(r->listener, r->addresses, r->rank, r->size, r->key,
-                            td_clock_ms() + r->form_ms, &r->comm, &r->err);
+    struct td_comm_place place = {r->addresses, r->rank, r->size, r->key};
+    r->rc = td_comm_tcp_new(r->listener, &place, td_clock_ms() + r->form_ms, &r->comm, &r->err);
 }
 
 static void *form_body(void *arg) {
@@ -234,15 +234,18 @@ static void test_comm_refuses_bad_arguments(void **state) {
     struct td_comm *c = NULL;
     struct td_comm_listener *l = NULL;
     char *address = NULL;
-    assert_int_equal(td_comm_tcp_new(NULL, NULL, 2, 2, 1, 0, &c, &err), TD_EINVAL);
-    assert_int_equal(td_comm_tcp_new(NULL, NULL, 0, 0, 1, 0, &c, &err), TD_EINVAL);
+    static const struct td_comm_place bad[] = {{NULL, 2, 2, 1}, {NULL, -1, 2, 1}, {NULL, 0, 0, 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(td_comm_tcp_new(NULL, &bad[i], 0, &c, &err), TD_EINVAL);
+    }
     assert_int_equal(td_comm_listen("0.0.0.0", &l, &address, &err), TD_EINVAL);
     assert_int_equal(td_comm_listen("::", &l, &address, &err), TD_EINVAL);
     assert_int_equal(td_comm_listen("not a host", &l, &address, &err), TD_EINVAL);
     assert_int_equal(td_comm_listen("127.0.0.1", &l, &address, &err), TD_OK);
     assert_int_equal(strncmp(address, "127.0.0.1:", 10), 0);
-    const char *bad[] = {address, "nowhere"};
-    assert_int_equal(td_comm_tcp_new(l, bad, 0, 2, 1, td_clock_ms() + 100, &c, &err), TD_EINVAL);
+    const char *addresses[] = {address, "nowhere"};
+    struct td_comm_place place = {addresses, 0, 2, 1};
+    assert_int_equal(td_comm_tcp_new(l, &place, td_clock_ms() + 100, &c, &err), TD_EINVAL);
     assert_non_null(strstr(err.msg, "'nowhere'"));
     td_free(address);
     td_comm_listener_free(l);
