@@ -25,10 +25,12 @@ static enum td_rc check_config(const struct td_model_config *m, const struct td_
         return td_fail(err, TD_EINVAL, "sequences_max %d is not in 1..%d", c->sequences_max,
                        SEQUENCES_MAX);
     }
-    if (c->allowed && !memchr(c->allowed, 1, (size_t)m->vocab_size)) {
-        return td_fail(err, TD_EINVAL, "no token id is allowed");
+    for (int32_t i = 0; c->allowed && i < m->vocab_size; i++) {
+        if (c->allowed[i]) {
+            return TD_OK;
+        }
     }
-    return TD_OK;
+    return c->allowed ? td_fail(err, TD_EINVAL, "no token id is allowed") : TD_OK;
 }
 
 static enum td_rc alloc_pages(struct td_generator *g, struct td_err *err) {
