@@ -107,10 +107,7 @@ struct td_coordinator_effect { // owns bytes, text, cause, orders, positions
     char *text, *cause;
     uint64_t job, member;
     Tandem__Sync__Orders *orders;
-    struct td_log_position {
-        uint32_t partition;
-        int64_t offset;
-    } * positions;
+    struct td_log_position *positions;
     size_t position_count;
     enum _Tandem__Journal__Outcome outcome;
 };
@@ -150,6 +147,7 @@ enum td_wait {
     TD_WAIT_RECORDS,    // lost rollout records of a sealed round to come again
     TD_WAIT_VALIDATION, // EVAL units
     TD_WAIT_SAVE,       // metrics line and the user's checkpoint of the head step
+    TD_WAIT_SPEC,       // a program that understands its spec
     TD_WAIT_ENDED,
 };
 

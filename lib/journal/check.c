@@ -166,9 +166,8 @@ static bool position_allowed(const struct td_job_state *j, const Tandem__Journal
     return true;
 }
 
-// head_step: step of the weights that the round starts from.
-static bool check_entry(const struct td_job_state *j, const td_entry *e, uint64_t head_step,
-                        char *why) {
+bool td_job_allows_entry(const struct td_job_state *j, const td_entry *e, uint64_t head_step,
+                         char *why) {
     if (!e->group) {
         return no(why, "entry without a group");
     }
@@ -261,7 +260,7 @@ static bool check_seal(const struct td_journal_state *s, const Tandem__Journal__
         if (!td_job_is_open(j, g) && !drawn(b, g) && !TD_PLANTED(SEAL_GROUPS_OPEN)) {
             return no(why, "group (%" PRIu64 ", %" PRIu64 ") is not open", g.data_epoch, g.index);
         }
-        if (!check_entry(j, b->entries[i], j->head.step, why)) {
+        if (!td_job_allows_entry(j, b->entries[i], j->head.step, why)) {
             return false;
         }
     }
@@ -299,7 +298,7 @@ static bool check_reseal(const struct td_journal_state *s, const Tandem__Journal
             return no(why, "group (%" PRIu64 ", %" PRIu64 ") is neither open nor in the round",
                       g.data_epoch, g.index);
         }
-        if (!check_entry(j, b->entries[i], b->round - 1, why)) {
+        if (!td_job_allows_entry(j, b->entries[i], b->round - 1, why)) {
             return false;
         }
     }

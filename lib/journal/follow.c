@@ -21,7 +21,12 @@ enum td_follow_want td_follower_start(struct td_follower *f, int64_t start) {
     f->state.start = start;
     f->started = true;
     f->next = start;
+    return td_follower_refresh(f);
+}
+
+enum td_follow_want td_follower_refresh(struct td_follower *f) {
     f->until = -1;
+    f->fetches++;
     return TD_WANT_END;
 }
 
@@ -86,7 +91,8 @@ enum td_follow_want td_follower_record(struct td_follower *f, struct td_pos pos,
 }
 
 void td_follower_end(struct td_follower *f, int64_t end) {
-    if (f->started && end > f->until) {
+    f->fetches -= f->fetches > 0;
+    if (f->started && f->fetches == 0) {
         f->until = end;
     }
 }

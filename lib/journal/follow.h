@@ -22,6 +22,7 @@ struct td_follower {
     bool started; // td_follower_start was called
     bool stopped;
     int64_t next;       // offset of the record to be read next
+    uint32_t fetches;   // ends asked for and not answered
     int64_t until;      // an end fetched since the start; −1: none yet
     int64_t rebased_at; // record at which one was missed before the last reset; −1: none
     char cause[256];    // of STOP; else of the last record that was not accepted
@@ -38,8 +39,13 @@ enum td_follow_want td_follower_start(struct td_follower *f, int64_t start);
 enum td_follow_want td_follower_record(struct td_follower *f, struct td_pos pos, const void *bytes,
                                        size_t n, enum td_verdict *verdict);
 
-// An end (offset of the next record to be appended) fetched after the start.
+// The answer to one TD_WANT_END: offset of the next record to be appended. Every one is answered,
+// in order; an answer to one asked for before the last start or refresh does not count.
 void td_follower_end(struct td_follower *f, int64_t end);
+
+// The log may have grown (an append of this process): not ready until an end fetched from now on is
+// reached. Returns TD_WANT_END.
+enum td_follow_want td_follower_refresh(struct td_follower *f);
 
 // Rule A2: the state has a base and an end fetched since the start was reached.
 bool td_follower_ready(const struct td_follower *f);

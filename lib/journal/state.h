@@ -98,6 +98,11 @@ enum td_verdict td_journal_apply(struct td_journal_state *s, const td_record *re
 // Would the body be accepted now? The leader asks before it appends. Same code as apply's.
 bool td_journal_allows(const struct td_journal_state *s, const td_record *record, char *why);
 
+// The clauses of SEAL and RESEAL that concern one entry alone (log, positions, steps): could a round
+// that starts from the weights of head_step take it?
+bool td_job_allows_entry(const struct td_job_state *j, const td_entry *entry, uint64_t head_step,
+                         char *why);
+
 // Fills the header of the next record: format, journal id, term (of a LEAD: the next one), seq and
 // *record->prev, which the caller provides. owner is the caller's to set.
 void td_journal_header(const struct td_journal_state *s, td_record *record);

@@ -1,0 +1,186 @@
+// Inside of the coordinator machine: shared by the files of this folder only.
+// coordinator.c events and effects · leading.c the journal: append, lead, beat, STATE · members.c
+// who is there · jobs.c the order of decisions of a job · gangs.c GANG, RESTORE, FORK · rounds.c
+// DRAW, DROP, SEAL, RESEAL, COMMIT, CHECKPOINT · units.c leases and validation · orders.c what
+// members are told · view.c what a job waits for.
+#ifndef TD_COORDINATOR_COORDINATOR_INT_H
+#define TD_COORDINATOR_COORDINATOR_INT_H
+
+#include "coordinator/coordinator.h"
+#include "lib/journal/follow.h"
+
+struct td_member {
+    uint64_t id;
+    int64_t heard_ms;
+    Tandem__Sync__Report *report; // owned; the last one of this term
+    uint64_t report_count;        // in this term
+    uint64_t orders_digest;       // of what was sent last; 0: nothing yet
+};
+
+struct td_unit {
+    uint64_t term, n; // attempt
+    bool eval;
+    struct td_version version;
+    uint64_t member;
+    struct td_group *groups; // owned
+    size_t group_count;
+    int64_t done_ms; // since when the member says that all of it is done; −1: it is not
+    bool seen;       // was in a report of the member: its capacity takes account of it
+};
+
+struct td_eval_score {
+    double *score; // owned; NULL: not yet
+    size_t count;
+};
+
+struct td_wait_state {
+    enum td_wait wait;
+    uint64_t member;
+    int64_t since_ms;
+    char text[160];
+};
+
+struct td_job { // what the leader knows of a job beyond the journal; rebuilt from reports
+    uint64_t id;
+    bool planned, plan_known; // planned: plan_of was asked
+    struct td_job_plan plan;
+    bool cancel, announced;
+    struct td_group cursor_at_lead; // draws before it may be leased by the leader before
+    struct td_unit *units;
+    size_t unit_count, unit_cap;
+    struct td_version eval_version; // of eval
+    bool eval_started;
+    struct td_eval_score *eval; // one per validation row
+    size_t eval_count, eval_done;
+    uint64_t trimmed_for; // checkpoint whose positions TRIM_ROLLOUT gave out
+    struct td_wait_state wait, wait_next;
+};
+
+struct td_submission {
+    char *request_id;
+    Tandem__Journal__Job *job; // owned; id is given when it is appended
+};
+
+struct td_coordinator {
+    struct td_coordinator_config config;
+    struct td_follower follow;
+    int64_t now_ms;
+    bool stopped, dirty; // dirty: orders may have changed
+
+    bool appending; // an APPEND is not answered yet
+    int64_t append_ms;
+    bool end_for_lead;   // the end that is being fetched is the one that permits a LEAD
+    int64_t quiet_ms;    // the last time the leader was heard of in the journal
+    int64_t ready_ms;    // the last time the log was read to its end
+    int64_t out_ms;      // the last record of this process
+    uint64_t led_term;   // term won by this process last; 0: none
+    int64_t led_ms;      // since when it leads
+    int64_t reached_ms;  // the last report of any member
+    int64_t silent_ms;   // since when it is silent; −1: it is not
+    struct td_buf state; // content of the STATE under way
+    uint32_t state_part, state_parts;
+    int64_t state_base;     // journal offset at the last STATE
+    int64_t trimmed;        // TRIM_JOURNAL was given out up to here
+    struct td_pos sent_pos; // planted bugs only: where the record under way would lie
+    struct td_buf sent;
+
+    struct td_member *members;
+    size_t member_count, member_cap;
+    struct td_job **jobs;
+    size_t job_count, job_cap, next_job;
+    struct td_submission *submits;
+    size_t submit_count, submit_cap;
+    uint64_t attempt; // n of the last unit of this term
+
+    struct td_coordinator_effects *out; // of the step under way
+};
+
+// ---- coordinator.c ----
+struct td_coordinator_effect *td_co_push(struct td_coordinator *c,
+                                         enum td_coordinator_effect_kind kind);
+void td_co_want(struct td_coordinator *c, enum td_follow_want want);
+
+// ---- leading.c ----
+bool td_co_leads(const struct td_coordinator *c);
+// Leads, knows the whole log, has nothing under way.
+bool td_co_may_append(const struct td_coordinator *c);
+// Gives the body its header and appends it if the judge allows it. false: it does not.
+bool td_co_propose(struct td_coordinator *c, td_record *record);
+void td_co_appended(struct td_coordinator *c, const struct td_coordinator_event *event);
+void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *event);
+void td_co_end(struct td_coordinator *c, int64_t end);
+// INIT, LEAD, STATE, BEAT: whatever is due. Before and after the jobs had their turn.
+void td_co_lead_first(struct td_coordinator *c);
+void td_co_lead_last(struct td_coordinator *c);
+bool td_co_cut_off(const struct td_coordinator *c);
+
+// ---- members.c ----
+void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report);
+struct td_member *td_co_member(const struct td_coordinator *c, uint64_t id); // NULL: unknown
+bool td_co_alive(const struct td_coordinator *c, const struct td_member *m);
+// Same files: may serve the job.
+bool td_co_fits(const struct td_member *m, const struct td_job_state *j);
+void td_co_forget_reports(struct td_coordinator *c);
+void td_member_fini(struct td_member *m);
+
+// ---- jobs.c ----
+struct td_job *td_co_job(const struct td_coordinator *c, uint64_t id); // NULL: unknown
+void td_co_sync_jobs(struct td_coordinator *c);                        // with the journal's state
+void td_co_decide(struct td_coordinator *c);
+void td_co_submit(struct td_coordinator *c, const struct td_submit *submit);
+void td_co_submissions(struct td_coordinator *c);
+void td_co_wait(struct td_coordinator *c, struct td_job *job, enum td_wait wait, uint64_t member,
+                const char *fmt, ...) TD_PRINTF(5, 6);
+void td_job_free_soft(struct td_job *job);
+bool td_co_end_job(struct td_coordinator *c, const struct td_job_state *j,
+                   enum _Tandem__Journal__Outcome outcome, const char *cause);
+
+// ---- gangs.c: true: a record was appended ----
+const struct td_gang_state *td_co_gang(const struct td_job_state *j);
+// The live member that leads the job's train gang; NULL: none.
+const struct td_member *td_co_trainer(const struct td_coordinator *c, const struct td_job_state *j);
+// Its report, if it speaks of the job's current generation; NULL: none.
+const Tandem__Sync__TrainReport *td_co_train_report(const struct td_coordinator *c,
+                                                    const struct td_job_state *j);
+bool td_co_decide_gang(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
+bool td_co_decide_trouble(struct td_coordinator *c, struct td_job *job,
+                          const struct td_job_state *j);
+
+// ---- rounds.c: true: a record was appended ----
+bool td_co_decide_results(struct td_coordinator *c, const struct td_job_state *j);
+bool td_co_decide_round(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
+bool td_co_reseal(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j,
+                  const Tandem__Sync__TrainReport *t);
+// The first train_batch_size open groups: the entry under which each lies whole in the log for a
+// round that starts at the head; NULL: not yet. Returns how many there are.
+size_t td_co_find_open(const struct td_coordinator *c, const struct td_job *job,
+                       const struct td_job_state *j, const td_entry **entries);
+// A newer copy of an entry of r that cannot be read.
+bool td_co_find_missing(const struct td_coordinator *c, const struct td_job_state *j,
+                        const struct td_round_state *r, size_t entry, const td_entry **found);
+// The round without COMMIT of which t misses records, in its present seal; NULL: none.
+const struct td_round_state *td_co_missing_round(const struct td_job_state *j,
+                                                 const Tandem__Sync__TrainReport *t);
+void td_co_trim_rollout(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
+
+// ---- units.c ----
+void td_co_place(struct td_coordinator *c);
+void td_co_adopt(struct td_coordinator *c, const struct td_member *m);
+void td_co_scores(struct td_coordinator *c, const struct td_member *m);
+void td_co_drop_units(struct td_job *job);
+// Is the validation of the head due, and not done? Also prepares it.
+bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
+// Nothing more comes to the head step: no validation is due or it is done.
+bool td_co_step_closed(const struct td_job *job, const struct td_job_state *j);
+bool td_job_eval_due(const struct td_job *job, const struct td_job_state *j);
+// The job that a rollout member works for; NULL: none.
+const struct td_job_state *td_co_job_of_member(const struct td_coordinator *c,
+                                               const struct td_member *m);
+// The target version and its digest; false: there is none yet.
+bool td_co_target(const struct td_coordinator *c, const struct td_job_state *j,
+                  struct td_version *version, uint64_t *digest);
+
+// ---- orders.c ----
+void td_co_send_changed_orders(struct td_coordinator *c);
+
+#endif

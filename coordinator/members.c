@@ -1,0 +1,93 @@
+// Members: who reported in this term, and what. A report is a whole state, so the last one replaces
+// the one before it; lost, late and repeated ones need no care.
+#include "coordinator/coordinator_int.h"
+
+#include <string.h>
+
+#include "lib/base/mem.h"
+
+void td_member_fini(struct td_member *m) {
+    if (m->report) {
+        tandem__sync__report__free_unpacked(m->report, NULL);
+    }
+    *m = (struct td_member){0};
+}
+
+struct td_member *td_co_member(const struct td_coordinator *c, uint64_t id) {
+    for (size_t i = 0; i < c->member_count; i++) {
+        if (c->members[i].id == id) {
+            return &c->members[i];
+        }
+    }
+    return NULL;
+}
+
+bool td_co_alive(const struct td_coordinator *c, const struct td_member *m) {
+    return m->report && c->now_ms - m->heard_ms < c->config.member_timeout_ms;
+}
+
+bool td_co_fits(const struct td_member *m, const struct td_job_state *j) {
+    const Tandem__Journal__DataIndex *a = m->report->index, *b = j->job->index;
+    return a && a->rows == b->rows && a->data_digest == b->data_digest &&
+           a->tokenizer_digest == b->tokenizer_digest && a->template_digest == b->template_digest &&
+           a->model_digest == b->model_digest;
+}
+
+// A new term of this process: what the last one knew may be old.
+void td_co_forget_reports(struct td_coordinator *c) {
+    for (size_t i = 0; i < c->member_count; i++) {
+        td_member_fini(&c->members[i]);
+    }
+    c->member_count = 0;
+    for (size_t i = 0; i < c->job_count; i++) {
+        const struct td_job_state *j = td_journal_job(&c->follow.state, c->jobs[i]->id);
+        td_co_drop_units(c->jobs[i]);
+        c->jobs[i]->eval_started = false;
+        c->jobs[i]->cursor_at_lead = j ? j->cursor : (struct td_group){0};
+    }
+}
+
+// Room for one more: the longest silent member that is not alive makes it.
+static struct td_member *add_member(struct td_coordinator *c, uint64_t id) {
+    if (c->member_count == TD_MEMBERS_MAX) {
+        struct td_member *oldest = &c->members[0];
+        for (size_t i = 1; i < c->member_count; i++) {
+            oldest = c->members[i].heard_ms < oldest->heard_ms ? &c->members[i] : oldest;
+        }
+        if (td_co_alive(c, oldest)) {
+            return NULL;
+        }
+        td_member_fini(oldest);
+        *oldest = c->members[--c->member_count];
+    }
+    TD_GROW(c->members, c->member_cap, c->member_count + 1);
+    struct td_member *m = &c->members[c->member_count++];
+    *m = (struct td_member){.id = id};
+    return m;
+}
+
+void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) {
+    const struct td_journal_state *s = &c->follow.state;
+    if (!td_co_leads(c) || (report->journal_id && report->journal_id != s->journal_id) ||
+        report->term > s->term || report->member == 0) {
+        return;
+    }
+    struct td_member *m = td_co_member(c, report->member);
+    m = m ? m : add_member(c, report->member);
+    if (!m) {
+        return;
+    }
+    if (m->report) {
+        tandem__sync__report__free_unpacked(m->report, NULL);
+    }
+    m->report = td_message_dup(report);
+    td_co_sync_jobs(c);
+    m->heard_ms = c->reached_ms = c->now_ms;
+    m->report_count++;
+    if (m->report->rollout) {
+        td_co_adopt(c, m);
+        td_co_scores(c, m);
+    }
+    c->dirty = true;
+    m->orders_digest = 0; // it gets an answer even when nothing changed
+}

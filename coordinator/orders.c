@@ -1,0 +1,140 @@
+// Orders: all that the leader wants of a member, whole each time. Sent as the answer to a report,
+// and unasked when they changed.
+#include "coordinator/coordinator_int.h"
+
+#include <string.h>
+
+#include "lib/base/crc.h"
+#include "lib/base/mem.h"
+
+// Everything below lives in one arena until the message is copied.
+struct draft {
+    struct td_arena *arena;
+    Tandem__Sync__Orders orders;
+};
+
+static void *take(struct draft *d, size_t size) {
+    return td_arena_alloc(d->arena, size);
+}
+
+static Tandem__Journal__Version *draft_version(struct draft *d, struct td_version v) {
+    Tandem__Journal__Version *m = take(d, sizeof *m);
+    tandem__journal__version__init(m);
+    m->lineage = v.lineage;
+    m->step = v.step;
+    return m;
+}
+
+static Tandem__Sync__Unit *draft_unit(struct draft *d, uint64_t job, const struct td_unit *u) {
+    Tandem__Sync__Unit *m = take(d, sizeof *m);
+    tandem__sync__unit__init(m);
+    m->job = job;
+    m->eval = u->eval;
+    m->version = draft_version(d, u->version);
+    m->attempt = take(d, sizeof *m->attempt);
+    tandem__sync__attempt__init(m->attempt);
+    m->attempt->term = u->term;
+    m->attempt->n = u->n;
+    m->n_groups = u->group_count;
+    m->groups = take(d, u->group_count * sizeof *m->groups);
+    for (size_t i = 0; i < u->group_count; i++) {
+        m->groups[i] = take(d, sizeof *m->groups[i]);
+        tandem__journal__group__init(m->groups[i]);
+        m->groups[i]->data_epoch = u->groups[i].data_epoch;
+        m->groups[i]->index = u->groups[i].index;
+    }
+    return m;
+}
+
+static void draft_rollout(struct draft *d, struct td_coordinator *c, const struct td_member *m) {
+    const struct td_job_state *j = td_co_job_of_member(c, m);
+    if (!j) {
+        return;
+    }
+    Tandem__Sync__Orders *o = &d->orders;
+    struct td_job *job = td_co_job(c, j->job->job);
+    struct td_version target;
+    o->job = job->id;
+    o->has_target = td_co_target(c, j, &target, &o->target_digest);
+    o->target = o->has_target ? draft_version(d, target) : NULL;
+    o->units = take(d, job->unit_count * sizeof *o->units);
+    for (size_t i = 0; i < job->unit_count; i++) {
+        if (job->units[i].member == m->id) {
+            o->units[o->n_units++] = draft_unit(d, job->id, &job->units[i]);
+        }
+    }
+}
+
+static const struct td_job_state *gang_job_of(const struct td_coordinator *c, uint64_t member) {
+    const struct td_journal_state *s = &c->follow.state;
+    for (size_t i = 0; i < s->job_count; i++) {
+        const struct td_gang_state *g = td_co_gang(s->jobs[i]);
+        if (s->jobs[i]->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE && g &&
+            g->spec->members[0] == member) {
+            return s->jobs[i];
+        }
+    }
+    return NULL;
+}
+
+static void draft_train(struct draft *d, const struct td_coordinator *c,
+                        const struct td_member *m) {
+    const struct td_job_state *j = gang_job_of(c, m->id);
+    struct td_job *job = j ? td_co_job(c, j->job->job) : NULL;
+    if (!job || !job->plan_known) {
+        return;
+    }
+    Tandem__Sync__Orders *o = &d->orders;
+    o->job = job->id;
+    o->step_closed = td_co_step_closed(job, j);
+    o->closed_step = j->has_head ? j->head.step : 0;
+    if (!o->step_closed || !job->eval_started || !td_version_equal(job->eval_version, j->head)) {
+        return;
+    }
+    o->eval = take(d, job->eval_count * sizeof *o->eval);
+    for (size_t i = 0; i < job->eval_count; i++) {
+        Tandem__Sync__EvalScore *score = take(d, sizeof *score);
+        tandem__sync__eval_score__init(score);
+        score->index = i;
+        score->n_score = job->eval[i].count;
+        score->score = job->eval[i].score;
+        o->eval[o->n_eval++] = score;
+    }
+}
+
+static void send_orders(struct td_coordinator *c, struct td_member *m) {
+    struct draft d = {.arena = td_arena_new()};
+    tandem__sync__orders__init(&d.orders);
+    d.orders.journal_id = c->follow.state.journal_id;
+    d.orders.term = c->follow.state.term;
+    if (m->report->rollout) {
+        draft_rollout(&d, c, m);
+    }
+    if (m->report->train) {
+        draft_train(&d, c, m);
+    }
+    struct td_buf packed = {0};
+    size_t n = tandem__sync__orders__get_packed_size(&d.orders);
+    packed.len = tandem__sync__orders__pack(&d.orders, td_buf_room(&packed, n));
+    uint64_t digest = td_digest64(1, packed.data, packed.len);
+    if (digest != m->orders_digest) {
+        m->orders_digest = digest;
+        d.orders.report = m->report->report;
+        struct td_coordinator_effect *e = td_co_push(c, TD_CO_ORDERS);
+        e->member = m->id;
+        e->orders = td_message_dup(&d.orders);
+    }
+    td_buf_fini(&packed);
+    td_arena_free(d.arena);
+}
+
+void td_co_send_changed_orders(struct td_coordinator *c) {
+    if (td_co_cut_off(c)) {
+        return;
+    }
+    for (size_t i = 0; i < c->member_count; i++) {
+        if (td_co_alive(c, &c->members[i])) {
+            send_orders(c, &c->members[i]);
+        }
+    }
+}

@@ -1,0 +1,427 @@
+// Units: groups that are wanted are cut into pieces and leased to rollout members with room. Leases
+// are orders, not records (rule A10): a wrong one costs only work.
+#include "coordinator/coordinator_int.h"
+
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/plant.h"
+
+static void unit_fini(struct td_unit *u) {
+    td_free(u->groups);
+    *u = (struct td_unit){0};
+}
+
+void td_co_drop_units(struct td_job *job) {
+    for (size_t i = 0; i < job->unit_count; i++) {
+        unit_fini(&job->units[i]);
+    }
+    job->unit_count = 0;
+}
+
+static bool live(const struct td_job *job, const struct td_job_state *j) {
+    return job && j && job->plan_known && j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE;
+}
+
+bool td_co_target(const struct td_coordinator *c, const struct td_job_state *j,
+                  struct td_version *version, uint64_t *digest) {
+    const struct td_round_state *r = j->has_head ? td_job_round(j, j->head.step) : NULL;
+    if (!r || r->role_count == 0) {
+        return false;
+    }
+    *version = j->head;
+    *digest = r->roles[0]->weight_digest;
+    const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
+    if (TD_PLANTED(REDO_CAPACITY) && t && t->finished && t->finished->version &&
+        t->finished->version->step < j->head.step) {
+        *version = td_version_of(t->finished->version);
+        *digest = t->finished->weight_digest;
+    }
+    return true;
+}
+
+// ---- validation ----
+
+bool td_job_eval_due(const struct td_job *job, const struct td_job_state *j) {
+    const struct td_job_plan *p = &job->plan;
+    if (!j->has_head || p->val_rows == 0) {
+        return false;
+    }
+    uint64_t step = j->head.step;
+    if (step == 0) {
+        return p->val_before_train;
+    }
+    return p->test_freq > 0 && (step % p->test_freq == 0 || step == p->total_steps);
+}
+
+static bool eval_is_of(const struct td_job *job, struct td_version version) {
+    return job->eval_started && td_version_equal(job->eval_version, version);
+}
+
+bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job,
+                        const struct td_job_state *j) {
+    if (!td_job_eval_due(job, j)) {
+        return false;
+    }
+    if (!eval_is_of(job, j->head)) {
+        for (size_t i = 0; i < job->eval_count; i++) {
+            td_free(job->eval[i].score);
+        }
+        td_free(job->eval);
+        job->eval_count = job->plan.val_rows;
+        job->eval = td_alloc_array(job->eval_count, sizeof *job->eval);
+        job->eval_done = 0;
+        job->eval_version = j->head;
+        job->eval_started = true;
+        c->dirty = true;
+    }
+    return job->eval_done < job->eval_count;
+}
+
+bool td_co_step_closed(const struct td_job *job, const struct td_job_state *j) {
+    if (!j->has_head) {
+        return false;
+    }
+    return j->sealed > j->head.step || j->open_count > 0 || !td_job_eval_due(job, j) ||
+           (eval_is_of(job, j->head) && job->eval_done == job->eval_count);
+}
+
+static void take_score(struct td_job *job, const Tandem__Sync__EvalScore *score) {
+    if (score->index >= job->eval_count || job->eval[score->index].score || score->n_score == 0) {
+        return;
+    }
+    struct td_eval_score *to = &job->eval[score->index];
+    to->count = score->n_score;
+    to->score = td_alloc_array(to->count, sizeof *to->score);
+    memcpy(to->score, score->score, to->count * sizeof *to->score);
+    job->eval_done++;
+}
+
+static struct td_unit *find_unit(struct td_job *job, const Tandem__Sync__UnitReport *r) {
+    for (size_t i = 0; r->attempt && i < job->unit_count; i++) {
+        if (job->units[i].term == r->attempt->term && job->units[i].n == r->attempt->n) {
+            return &job->units[i];
+        }
+    }
+    return NULL;
+}
+
+// What a report says of the units leased to its member.
+void td_co_scores(struct td_coordinator *c, const struct td_member *m) {
+    const Tandem__Sync__RolloutReport *report = m->report->rollout;
+    for (size_t i = 0; i < c->job_count; i++) {
+        for (size_t k = 0; k < c->jobs[i]->unit_count; k++) {
+            struct td_unit *u = &c->jobs[i]->units[k];
+            u->seen = u->member == m->id ? false : u->seen;
+        }
+    }
+    for (size_t i = 0; i < report->n_units; i++) {
+        const Tandem__Sync__UnitReport *r = report->units[i];
+        struct td_job *job = td_co_job(c, r->job);
+        struct td_unit *u = job ? find_unit(job, r) : NULL;
+        if (!u || u->member != m->id) {
+            continue;
+        }
+        u->seen = true;
+        bool done = r->n_done > 0;
+        for (size_t k = 0; k < r->n_done; k++) {
+            done = done && r->done[k];
+        }
+        u->done_ms = !done ? -1 : u->done_ms < 0 ? c->now_ms : u->done_ms;
+        for (size_t k = 0; u->eval && eval_is_of(job, u->version) && k < r->n_scores; k++) {
+            take_score(job, r->scores[k]);
+        }
+    }
+}
+
+// ---- what is wanted ----
+
+struct wanted {
+    struct td_group *groups;
+    size_t count;
+    bool eval;
+};
+
+static void want(struct wanted *w, struct td_group group) {
+    w->groups[w->count++] = group;
+}
+
+static struct wanted wanted_eval(const struct td_job *job) {
+    struct wanted w = {.groups = td_alloc_array(job->eval_count, sizeof *w.groups), .eval = true};
+    for (size_t i = 0; i < job->eval_count; i++) {
+        if (!job->eval[i].score) {
+            want(&w, (struct td_group){job->eval_version.step, i});
+        }
+    }
+    return w;
+}
+
+static struct wanted wanted_missing(const struct td_coordinator *c, const struct td_job_state *j) {
+    struct wanted w = {0};
+    const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
+    const struct td_round_state *r = t ? td_co_missing_round(j, t) : NULL;
+    if (!r || r->round != j->head.step + 1) {
+        return w;
+    }
+    w.groups = td_alloc_array(t->n_missing, sizeof *w.groups);
+    for (size_t i = 0; i < t->n_missing; i++) {
+        const td_entry *found;
+        if (t->missing[i] < r->entry_count && !td_co_find_missing(c, j, r, t->missing[i], &found)) {
+            want(&w, td_group_of(r->entries[t->missing[i]]->group));
+        }
+    }
+    return w;
+}
+
+static struct wanted wanted_open(const struct td_coordinator *c, const struct td_job *job,
+                                 const struct td_job_state *j) {
+    size_t n = job->plan.train_batch_size;
+    struct wanted w = {.groups = td_alloc_array(n, sizeof *w.groups)};
+    const td_entry **entries = td_alloc_array(n, sizeof *entries);
+    td_co_find_open(c, job, j, entries);
+    for (size_t i = 0; i < n; i++) {
+        if (!entries[i]) {
+            want(&w, j->open[i]);
+        }
+    }
+    td_free(entries);
+    return w;
+}
+
+// The groups that have to be generated now, in draw order.
+static struct wanted find_wanted(const struct td_coordinator *c, const struct td_job *job,
+                                 const struct td_job_state *j) {
+    if (!j->has_head) {
+        return (struct wanted){0};
+    }
+    if (j->sealed > j->head.step) {
+        return wanted_missing(c, j);
+    }
+    if (j->open_count >= job->plan.train_batch_size && !job->plan.rows_job) {
+        return wanted_open(c, job, j);
+    }
+    if (j->open_count == 0 && eval_is_of(job, j->head)) {
+        return wanted_eval(job);
+    }
+    return (struct wanted){0};
+}
+
+static bool has(const struct wanted *w, struct td_group group) {
+    for (size_t i = 0; i < w->count; i++) {
+        if (td_group_compare(w->groups[i], group) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool unit_has(const struct td_unit *u, struct td_group group) {
+    for (size_t i = 0; i < u->group_count; i++) {
+        if (td_group_compare(u->groups[i], group) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool leased(const struct td_job *job, struct td_group group, bool eval) {
+    for (size_t i = 0; i < job->unit_count; i++) {
+        if (job->units[i].eval == eval && unit_has(&job->units[i], group)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// ---- leases ----
+
+static bool unit_is_over(const struct td_coordinator *c, const struct td_job *job,
+                         const struct td_unit *u, const struct wanted *w,
+                         struct td_version target) {
+    const struct td_member *m = td_co_member(c, u->member);
+    if (!td_version_equal(u->version, target) || u->eval != w->eval || !m ||
+        c->now_ms - m->heard_ms >= job->plan.lease_ms) {
+        return true;
+    }
+    if (u->done_ms >= 0 && c->now_ms - u->done_ms >= job->plan.lease_ms) {
+        return true; // said to be in the log for so long, and not found there
+    }
+    for (size_t i = 0; i < u->group_count; i++) {
+        if (has(w, u->groups[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void end_leases(struct td_coordinator *c, struct td_job *job, const struct wanted *w,
+                       struct td_version target) {
+    size_t kept = 0;
+    for (size_t i = 0; i < job->unit_count; i++) {
+        if (unit_is_over(c, job, &job->units[i], w, target)) {
+            unit_fini(&job->units[i]);
+        } else {
+            job->units[kept++] = job->units[i];
+        }
+    }
+    job->unit_count = kept;
+}
+
+static bool holds(const Tandem__Sync__RolloutReport *r, struct td_version version,
+                  uint64_t digest) {
+    for (size_t i = 0; i < r->n_versions; i++) {
+        if (r->versions[i]->digest == digest &&
+            td_version_equal(td_version_of(r->versions[i]->version), version)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t room_of(const struct td_coordinator *c, const struct td_member *m) {
+    uint64_t room = m->report->rollout->capacity;
+    for (size_t i = 0; i < c->job_count; i++) {
+        for (size_t k = 0; k < c->jobs[i]->unit_count; k++) {
+            const struct td_unit *u = &c->jobs[i]->units[k];
+            uint64_t taken = u->member == m->id && !u->seen ? u->group_count : 0;
+            room -= taken < room ? taken : room;
+        }
+    }
+    return room;
+}
+
+static const struct td_member *roomiest(const struct td_coordinator *c,
+                                        const struct td_job_state *j, struct td_version version,
+                                        uint64_t digest) {
+    const struct td_member *best = NULL;
+    uint64_t most = 0;
+    for (size_t i = 0; i < c->member_count; i++) {
+        const struct td_member *m = &c->members[i];
+        const Tandem__Sync__RolloutReport *r = m->report ? m->report->rollout : NULL;
+        if (!r || !td_co_alive(c, m) || r->job != j->job->job || !td_co_fits(m, j) ||
+            !holds(r, version, digest)) {
+            continue;
+        }
+        uint64_t room = room_of(c, m);
+        if (room > most) {
+            most = room;
+            best = m;
+        }
+    }
+    return best;
+}
+
+static struct td_unit *add_unit(struct td_job *job, uint64_t member, size_t groups) {
+    TD_GROW(job->units, job->unit_cap, job->unit_count + 1);
+    struct td_unit *u = &job->units[job->unit_count++];
+    *u = (struct td_unit){.member = member, .done_ms = -1};
+    u->groups = td_alloc_array(groups, sizeof *u->groups);
+    return u;
+}
+
+// Members that have not reported yet may hold units of the leader before: nothing that it could
+// have leased is given to another until a lease time has passed.
+static bool may_be_held(const struct td_coordinator *c, const struct td_job *job,
+                        struct td_group group) {
+    return !c->config.lead_at_once && c->now_ms - c->led_ms < job->plan.lease_ms &&
+           td_group_compare(group, job->cursor_at_lead) < 0 && !TD_PLANTED(TAKEOVER_EXPIRES);
+}
+
+static void lease(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j,
+                  const struct wanted *w, struct td_version target) {
+    struct td_version version;
+    uint64_t digest;
+    if (!td_co_target(c, j, &version, &digest)) {
+        return;
+    }
+    for (size_t i = 0; i < w->count;) {
+        bool skip =
+            leased(job, w->groups[i], w->eval) || (!w->eval && may_be_held(c, job, w->groups[i]));
+        if (skip) {
+            i++;
+            continue;
+        }
+        const struct td_member *m = roomiest(c, j, version, digest);
+        if (!m) {
+            return;
+        }
+        struct td_unit *u = add_unit(job, m->id, job->plan.unit_groups);
+        u->term = c->follow.state.term;
+        u->n = ++c->attempt;
+        u->eval = w->eval;
+        u->version = target;
+        while (i < w->count && u->group_count < job->plan.unit_groups &&
+               !leased(job, w->groups[i], w->eval) &&
+               (w->eval || !may_be_held(c, job, w->groups[i]))) {
+            u->groups[u->group_count++] = w->groups[i++];
+        }
+    }
+}
+
+// Nothing that was published is generated again: the trainer has to have read the rollout log to
+// the end it had, and told what lies in it.
+static bool scanned(const struct td_coordinator *c, const struct td_job_state *j) {
+    const struct td_member *m = td_co_trainer(c, j);
+    return m && m->report->train->job == j->job->job && m->report->train->scanned;
+}
+
+void td_co_place(struct td_coordinator *c) {
+    for (size_t i = 0; i < c->job_count; i++) {
+        struct td_job *job = c->jobs[i];
+        const struct td_job_state *j = td_journal_job(&c->follow.state, job->id);
+        struct td_version target;
+        uint64_t digest;
+        if (!live(job, j) || !td_co_target(c, j, &target, &digest)) {
+            td_co_drop_units(job);
+            continue;
+        }
+        struct wanted w = find_wanted(c, job, j);
+        end_leases(c, job, &w, target);
+        if (w.eval || scanned(c, j)) {
+            lease(c, job, j, &w, target);
+        }
+        td_free(w.groups);
+    }
+}
+
+// Units of earlier terms that a member still holds: they stay with it.
+void td_co_adopt(struct td_coordinator *c, const struct td_member *m) {
+    const Tandem__Sync__RolloutReport *report = m->report->rollout;
+    for (size_t i = 0; i < report->n_units && !TD_PLANTED(TAKEOVER_EXPIRES); i++) {
+        const Tandem__Sync__UnitReport *r = report->units[i];
+        struct td_job *job = td_co_job(c, r->job);
+        const struct td_job_state *j = td_journal_job(&c->follow.state, r->job);
+        if (!live(job, j) || !j->has_head || r->eval || !r->attempt || r->n_groups == 0 ||
+            r->attempt->term >= c->follow.state.term || find_unit(job, r) ||
+            c->now_ms - c->led_ms >= job->plan.lease_ms) {
+            continue;
+        }
+        bool free = true;
+        for (size_t k = 0; k < r->n_groups; k++) {
+            free = free && !leased(job, td_group_of(r->groups[k]), false);
+        }
+        if (!free) {
+            continue;
+        }
+        struct td_unit *u = add_unit(job, m->id, r->n_groups);
+        u->term = r->attempt->term;
+        u->n = r->attempt->n;
+        u->version = j->head;
+        for (size_t k = 0; k < r->n_groups; k++) {
+            u->groups[u->group_count++] = td_group_of(r->groups[k]);
+        }
+    }
+}
+
+const struct td_job_state *td_co_job_of_member(const struct td_coordinator *c,
+                                               const struct td_member *m) {
+    const struct td_journal_state *s = &c->follow.state;
+    for (size_t i = 0; i < s->job_count; i++) {
+        const struct td_job *job = td_co_job(c, s->jobs[i]->job->job);
+        bool works = live(job, s->jobs[i]) && (!job->plan.rows_job || job->plan.val_rows > 0);
+        if (works && td_co_fits(m, s->jobs[i])) {
+            return s->jobs[i];
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,81 @@
+// Queries: what a job waits for, and when the machine wants to be woken.
+#include "coordinator/coordinator_int.h"
+
+#include <stdio.h>
+
+static void wait_of_process(const struct td_coordinator *c, struct td_job_view *out) {
+    const char *text = NULL;
+    if (c->stopped) {
+        text = c->follow.cause;
+    } else if (c->appending) {
+        text = "an append to the journal to be answered";
+    } else if (!td_follower_ready(&c->follow)) {
+        text = "the journal to be read to its end";
+    }
+    // A short wait for the log is part of every decision; only a long one is worth a word.
+    bool is_long = c->stopped || c->now_ms - c->ready_ms >= c->config.beat_ms;
+    if (text && is_long) {
+        out->wait = TD_WAIT_JOURNAL;
+        out->since_ms = c->ready_ms;
+        snprintf(out->text, sizeof out->text, "%.150s", text);
+    } else if (!td_co_leads(c)) {
+        out->wait = TD_WAIT_LEADER;
+        out->since_ms = c->quiet_ms;
+        out->member = c->follow.state.owner;
+        snprintf(out->text, sizeof out->text, "another coordinator leads, or none yet");
+    }
+}
+
+bool td_coordinator_job_view(const struct td_coordinator *c, uint64_t id, struct td_job_view *out) {
+    const struct td_job_state *j = td_journal_job(&c->follow.state, id);
+    const struct td_job *job = td_co_job(c, id);
+    if (!j || !job) {
+        return false;
+    }
+    *out = (struct td_job_view){
+        .wait = job->wait.wait,
+        .since_ms = job->wait.since_ms,
+        .member = job->wait.member,
+        .has_head = j->has_head,
+        .head = j->head,
+        .sealed = j->sealed,
+        .total_steps = job->plan.total_steps,
+        .open = j->open_count,
+        .units = job->unit_count,
+        .outcome = j->outcome,
+        .outcome_cause = j->cause ? j->cause : "",
+    };
+    snprintf(out->text, sizeof out->text, "%s", job->wait.text);
+    if (j->outcome != TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
+        out->wait = TD_WAIT_ENDED;
+        snprintf(out->text, sizeof out->text, "%.150s", out->outcome_cause);
+        return true;
+    }
+    wait_of_process(c, out);
+    const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
+    for (size_t i = 0; t && i < t->n_arrived; i++) {
+        const td_entry *e = t->arrived[i]->entry;
+        out->arrived += e && td_job_is_open(j, td_group_of(e->group));
+    }
+    return true;
+}
+
+static void earlier(int64_t *wake, int64_t at) {
+    *wake = at < *wake ? at : *wake;
+}
+
+int64_t td_coordinator_wake_ms(const struct td_coordinator *c) {
+    int64_t wake = INT64_MAX;
+    if (c->stopped || !c->follow.state.based) {
+        return wake;
+    }
+    if (!td_co_leads(c)) {
+        earlier(&wake, c->quiet_ms + c->config.takeover_ms);
+        return wake > c->now_ms ? wake : c->now_ms + c->config.beat_ms;
+    }
+    earlier(&wake, c->out_ms + c->config.beat_ms);
+    for (size_t i = 0; i < c->member_count; i++) {
+        earlier(&wake, c->members[i].heard_ms + c->config.member_timeout_ms);
+    }
+    return wake > c->now_ms ? wake : c->now_ms + c->config.beat_ms;
+}
