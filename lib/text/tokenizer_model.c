@@ -276,7 +276,9 @@ static int compare_added(const void *a, const void *b) {
 }
 
 static void sort_added(struct td_added_set *set) {
-    qsort(set->v, set->n, sizeof *set->v, compare_added);
+    if (set->n > 0) {
+        qsort(set->v, set->n, sizeof *set->v, compare_added);
+    }
     size_t i = 0;
     for (size_t b = 0; b < 256; b++) {
         set->first[b] = i;
