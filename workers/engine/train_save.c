@@ -90,7 +90,8 @@ enum td_rc td_trainer_save(struct td_trainer *t, const char *dir,
                        dir, t->be->ops->name);
     }
     if (mkdir(dir, 0777) != 0) {
-        return td_fail_errno(err, errno, "%s", dir);
+        return errno == EEXIST ? td_fail(err, TD_ECONFLICT, "%s exists already", dir)
+                               : td_fail_errno(err, errno, "%s", dir);
     }
     rc = save_files(t, dir, files, err);
     rc = rc ? rc : td_sync_dir(dir, err);

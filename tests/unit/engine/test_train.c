@@ -2,8 +2,13 @@
 #include "workers/engine/train.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "lib/base/buf.h"
+#include "lib/base/clock.h"
+#include "lib/base/file.h"
 #include "tests/unit/engine/batch_of.h"
 #include "tests/unit/model/tiny.h"
 #include "workers/engine/train_int.h"
@@ -325,6 +330,275 @@ static void test_train_refuses_bad_settings(void **state) {
     td_backend_free(be);
 }
 
+// Three GRPO rounds of two epochs over two mini-batches each.
+static void run_rounds(struct rig *r, uint64_t from, uint64_t to) {
+    for (uint64_t i = from; i < to; i++) {
+        struct batch_of x;
+        struct td_metrics metrics = {0};
+        batch_of_fill(&x, 83, 2, 2, 100 + i);
+        run_round(r, &x, i + 1, &metrics);
+    }
+}
+
+static struct td_backend *cpu(int threads, const char *isa) {
+    struct td_backend *be = NULL;
+    assert_int_equal(td_backend_cpu_new(threads, isa, &be, NULL), TD_OK);
+    return be;
+}
+
+static void test_train_threads_and_isa_give_equal_bits(void **state) {
+    (void)state;
+    static const struct {
+        int threads;
+        const char *isa;
+    } rows[] = {{1, NULL}, {2, NULL}, {3, "scalar"}};
+    struct td_train_config c = grpo_config();
+    uint64_t first[2] = {0}, digest[2];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct rig r;
+        set_up(&r, cpu(rows[i].threads, rows[i].isa), &c);
+        run_rounds(&r, 0, 3);
+        td_trainer_digest(r.t, &digest[0], &digest[1]);
+        tear_down(&r);
+        memcpy(i ? digest : first, digest, sizeof digest);
+        assert_memory_equal(first, digest, sizeof digest);
+    }
+}
+
+// The sampler's and the trainer's log-probs of one engine differ in nothing, also when the rows are
+// cut into other micro-batches than before.
+static void test_train_old_logp_does_not_depend_on_the_split(void **state) {
+    (void)state;
+    double *old[2];
+    struct batch_of x;
+    batch_of_fill(&x, 83, 1, 1, 8);
+    for (int i = 0; i < 2; i++) {
+        struct rig r;
+        struct td_train_config c = grpo_config();
+        c.micro_batch_rows = i ? 8 : 1;
+        set_up(&r, cpu(2, NULL), &c);
+        struct td_round_key key = {1, 1, 1};
+        struct td_metrics metrics = {0};
+        assert_int_equal(td_trainer_prep(r.t, &key, batch_of_map(&x), &metrics, NULL), TD_OK);
+        old[i] = td_memdup(r.t->old_logp, x.b.tokens * sizeof **old);
+        tear_down(&r);
+    }
+    assert_memory_equal(old[0], old[1], x.b.tokens * sizeof **old);
+    td_free(old[0]);
+    td_free(old[1]);
+}
+
+static char *make_dir(void) {
+    char *dir = td_strdup("/tmp/td_test_train_XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    return dir;
+}
+
+static void flip_byte(const char *dir, const char *file, size_t from_end) {
+    struct td_buf text = {0};
+    char *path = td_asprintf("%s/%s", dir, file);
+    assert_int_equal(td_file_read(path, 1 << 30, &text, NULL), TD_OK);
+    text.data[text.len - from_end] ^= 1;
+    assert_int_equal(td_file_write(path, text.data, text.len, NULL), TD_OK);
+    td_buf_fini(&text);
+    td_free(path);
+}
+
+// Saved after one round and loaded by another trainer, which goes on to the same bits.
+static void test_train_save_and_load_continue(void **state) {
+    (void)state;
+    struct rig a, b;
+    struct td_train_config c = grpo_config();
+    c.warmup_steps = 2; // the step counters matter
+    char *dir = make_dir(), *at = td_asprintf("%s/ckpt", dir);
+    struct td_saved_file files[TD_SAVED_FILES_MAX];
+    uint64_t end[2], again[2];
+    struct td_err err = {0};
+    struct td_train_status st;
+    int count = 0;
+    set_up(&a, cpu(1, NULL), &c);
+    set_up(&b, cpu(1, NULL), &c);
+    run_rounds(&a, 0, 2);
+    assert_int_equal(td_trainer_save(a.t, at, files, &count, &err), TD_OK);
+    assert_int_equal(count, 3);
+    for (int i = 0; i < count; i++) {
+        char *path = td_asprintf("%s/%s", at, files[i].name);
+        uint64_t digest, size;
+        assert_int_equal(td_file_digest(path, &digest, &size, NULL), TD_OK);
+        assert_true(digest == files[i].digest && size == files[i].size && size > 0);
+        td_free(path);
+    }
+    assert_int_equal(td_trainer_save(a.t, at, files, &count, &err), TD_ECONFLICT);
+    run_rounds(&a, 2, 3);
+    td_trainer_digest(a.t, &end[0], &end[1]);
+
+    assert_int_equal(td_trainer_load(b.t, 9, 4, at, &err), TD_OK);
+    td_trainer_status(b.t, &st);
+    assert_true(st.generation == 9 && st.lineage == 4 && st.step == 2 && st.optimizer_steps == 8);
+    struct batch_of x;
+    struct td_metrics metrics = {0};
+    batch_of_fill(&x, 83, 2, 2, 102);
+    struct td_round_key key = {9, 3, 7};
+    assert_int_equal(td_trainer_prep(b.t, &key, batch_of_map(&x), &metrics, NULL), TD_OK);
+    for (uint32_t k = 1; k <= 4; k++) {
+        assert_int_equal(td_trainer_step(b.t, &key, k, 0, &metrics, NULL), TD_OK);
+    }
+    assert_int_equal(td_trainer_finish(b.t, &key, 4, NULL), TD_OK);
+    td_trainer_digest(b.t, &again[0], &again[1]);
+    assert_memory_equal(end, again, sizeof end);
+
+    static const struct {
+        const char *file;
+        size_t from_end;
+        const char *part;
+    } flips[] = {{"model.safetensors", 5, "state digest"},
+                 {"optimizer.safetensors", 9, "state digest"},
+                 {"trainer.json", 6, "state digest"},
+                 {"trainer.json", 2, "not a trainer state"}};
+    for (size_t i = 0; i < sizeof flips / sizeof *flips; i++) {
+        flip_byte(at, flips[i].file, flips[i].from_end);
+        assert_int_equal(td_trainer_load(b.t, 10 + i, 4, at, &err), TD_ECORRUPT);
+        assert_non_null(strstr(err.msg, flips[i].part));
+        assert_non_null(strstr(err.msg, at));
+        td_trainer_status(b.t, &st);
+        assert_true(st.generation == 0);
+        flip_byte(at, flips[i].file, flips[i].from_end);
+    }
+    assert_int_equal(td_trainer_load(b.t, 20, 4, at, &err), TD_OK);
+    tear_down(&a);
+    tear_down(&b);
+    assert_int_equal(td_remove_tree(dir, NULL), TD_OK);
+    td_free(at);
+    td_free(dir);
+}
+
+static void test_train_export_is_a_model_folder(void **state) {
+    (void)state;
+    struct rig r;
+    struct td_train_config c = sft_config();
+    char *dir = make_dir(), *config = td_asprintf("%s/config.json", dir);
+    char *folder = td_asprintf("%s/global_step_1/actor/huggingface", dir);
+    char *optimizer = td_asprintf("%s/global_step_1/actor/optimizer.safetensors", dir);
+    char *to = td_asprintf("%s/global_step_1", dir);
+    set_up(&r, cpu(1, NULL), &c);
+    assert_int_equal(td_file_write(config, "{}", 2, NULL), TD_OK);
+    assert_int_equal(td_trainer_export(r.t, to, dir, true, NULL), TD_OK);
+    uint64_t before = td_weights_digest(r.m, &td_trainer_weights(r.t)->flat);
+    struct td_weights back;
+    assert_int_equal(td_weights_new(r.m, &back, NULL), TD_OK);
+    assert_int_equal(td_weights_load(r.m, &back, folder, NULL), TD_OK);
+    assert_true(before == td_weights_digest(r.m, &back.flat));
+    assert_true(td_file_exists(optimizer));
+    td_weights_fini(r.m, &back);
+    tear_down(&r);
+    assert_int_equal(td_remove_tree(dir, NULL), TD_OK);
+    void *strings[] = {dir, config, folder, optimizer, to};
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+        td_free(strings[i]);
+    }
+}
+
+// One rank of two: even or odd rows, denominators of all.
+struct rank {
+    struct td_comm_listener *listener;
+    const char *const *addresses;
+    int rank;
+    uint64_t digest[2];
+    struct td_metrics metrics;
+    enum td_rc rc;
+};
+
+static void split_rows(struct batch_of *x, const struct batch_of *all, int rank) {
+    *x = *all;
+    uint32_t at = 0, rows = 0;
+    for (uint32_t r = (uint32_t)rank; r < BATCH_ROWS; r += 2) {
+        uint32_t start = all->row_start[r], length = all->row_start[r + 1] - start;
+        x->row_start[rows] = at;
+        x->advantage[rows++] = all->advantage[r];
+        memcpy(x->ids + at, all->ids + start, length * sizeof *x->ids);
+        memcpy(x->loss_mask + at, all->loss_mask + start, length);
+        memcpy(x->rollout_logp + at, all->rollout_logp + start, length * sizeof(float));
+        at += length;
+    }
+    x->row_start[rows] = at;
+    for (uint32_t u = 0; u < 2 * all->b.updates; u++) {
+        x->mini[u] = all->mini[u] / 2;
+    }
+    x->b.rows = rows;
+    x->b.tokens = at;
+    x->b.row_start = x->row_start;
+    x->b.ids = x->ids;
+    x->b.loss_mask = x->loss_mask;
+    x->b.rollout_logp = x->rollout_logp;
+    x->b.advantage = x->advantage;
+    x->b.mini = x->mini;
+}
+
+static void *run_rank(void *arg) {
+    struct rank *me = arg;
+    struct rig r;
+    struct td_train_config c = grpo_config();
+    struct td_comm *comm = NULL;
+    struct batch_of all, x;
+    set_up(&r, cpu(1, NULL), &c);
+    me->rc = td_comm_tcp_new(me->listener, me->addresses, me->rank, 2, 5, td_clock_ms() + 20000,
+                             &comm, NULL);
+    td_trainer_set_comm(r.t, comm);
+    batch_of_fill(&all, 83, 2, 2, 55);
+    split_rows(&x, &all, me->rank);
+    struct td_round_key key = {1, 1, 1};
+    me->rc = me->rc ? me->rc : td_trainer_prep(r.t, &key, batch_of_map(&x), &me->metrics, NULL);
+    for (uint32_t k = 1; me->rc == TD_OK && k <= x.b.updates; k++) {
+        me->rc = td_trainer_step(r.t, &key, k, td_clock_ms() + 20000, &me->metrics, NULL);
+    }
+    td_trainer_digest(r.t, &me->digest[0], &me->digest[1]);
+    td_trainer_set_comm(r.t, NULL);
+    td_comm_free(comm);
+    tear_down(&r);
+    return NULL;
+}
+
+static void test_train_two_ranks_end_equal(void **state) {
+    (void)state;
+    struct rank ranks[2] = {{.rank = 0}, {.rank = 1}};
+    char *addresses[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(td_comm_listen("127.0.0.1", &ranks[i].listener, &addresses[i], NULL),
+                         TD_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        ranks[i].addresses = (const char *const *)addresses;
+        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
+    }
+    struct td_metrics joined = {0};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(ranks[i].rc, TD_OK);
+        td_metrics_merge(&joined, &ranks[i].metrics);
+        td_comm_listener_free(ranks[i].listener);
+        td_free(addresses[i]);
+    }
+    assert_memory_equal(ranks[0].digest, ranks[1].digest, sizeof ranks[0].digest);
+
+    // and their metrics join to those of one rank
+    struct rig r;
+    struct batch_of all;
+    struct td_train_config c = grpo_config();
+    struct td_metrics one = {0};
+    set_up(&r, cpu(1, NULL), &c);
+    batch_of_fill(&all, 83, 2, 2, 55);
+    run_round(&r, &all, 1, &one);
+    tear_down(&r);
+    assert_int_equal(one.count, joined.count);
+    for (int i = 0; i < one.count; i++) {
+        double a = one.m[i].value, b = metric(&joined, one.m[i].name);
+        if (!(fabs(a - b) <= 1e-4 * fabs(a) + 1e-7)) {
+            fail_msg("%s: one rank %g, two ranks %g", one.m[i].name, a, b);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_train_overfits_one_batch),
@@ -334,6 +608,11 @@ int main(void) {
         cmocka_unit_test(test_train_non_finite_changes_nothing),
         cmocka_unit_test(test_train_lr_factors),
         cmocka_unit_test(test_train_refuses_bad_settings),
+        cmocka_unit_test(test_train_threads_and_isa_give_equal_bits),
+        cmocka_unit_test(test_train_old_logp_does_not_depend_on_the_split),
+        cmocka_unit_test(test_train_save_and_load_continue),
+        cmocka_unit_test(test_train_export_is_a_model_folder),
+        cmocka_unit_test(test_train_two_ranks_end_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

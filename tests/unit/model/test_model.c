@@ -1,11 +1,22 @@
-// The model on the double-precision backend: gradients of every parameter kind by central
-// differences, modes that must agree, random weights, digests.
+// The model: gradients of every parameter kind by central differences on the double backend, modes
+// and thread counts that must agree bit for bit, random weights, digests.
 #include "workers/model/model.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "tests/unit/model/tiny.h"
+
+// The double backend and the cpu backend with one and with three threads.
+enum { BACKENDS = 3 };
+static struct td_backend *backend_at(int i) {
+    struct td_backend *be = NULL;
+    if (i == 0) {
+        return td_backend_ref_new();
+    }
+    assert_int_equal(td_backend_cpu_new(i == 1 ? 1 : 3, NULL, &be, NULL), TD_OK);
+    return be;
+}
 
 struct fixture {
     struct td_backend *be;
@@ -165,9 +176,9 @@ static void test_model_cached_equals_whole(void **state) {
     (void)state;
     static const int32_t once[] = {13}, twice[] = {6, 7},
                          each[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    for (int c = 0; c < TINY_CASES; c++) {
+    for (int c = 0; c < TINY_CASES * BACKENDS; c++) {
         struct fixture f = {0};
-        set_up(&f, td_backend_ref_new(), &tiny_cases[c]);
+        set_up(&f, backend_at(c % BACKENDS), &tiny_cases[c / BACKENDS]);
         assert_int_equal(td_weights_prepare(f.m, &f.w, NULL), TD_OK);
         check_cached(&f, once, 1);
         check_cached(&f, twice, 2);
@@ -176,15 +187,52 @@ static void test_model_cached_equals_whole(void **state) {
     }
 }
 
+// Training and scoring, alone and beside other sequences: the same log-probs, bit for bit.
 static void test_model_train_and_score_agree(void **state) {
     (void)state;
-    struct fixture f = {0};
-    set_up(&f, td_backend_ref_new(), &tiny_cases[0]);
-    double a[TINY_TOKENS], b[TINY_TOKENS], ent[TINY_TOKENS];
-    score(&f, TD_FORWARD_TRAIN, a, ent);
-    score(&f, TD_FORWARD_SCORE, b, NULL);
-    assert_memory_equal(a, b, (size_t)f.batch.n * sizeof *a);
-    tear_down(&f);
+    for (int k = 0; k < BACKENDS; k++) {
+        struct fixture f = {0};
+        set_up(&f, backend_at(k), &tiny_cases[0]);
+        double a[TINY_TOKENS], b[TINY_TOKENS], ent[TINY_TOKENS], alone;
+        score(&f, TD_FORWARD_TRAIN, a, ent);
+        score(&f, TD_FORWARD_SCORE, b, NULL);
+        assert_memory_equal(a, b, (size_t)f.batch.n * sizeof *a);
+        int32_t start = f.batch.cu[2], cu[2] = {0, 9}, row = 7, target = f.batch.ids[start + 8];
+        struct td_packed part = {.tokens = 9,
+                                 .batch = 1,
+                                 .ids = f.batch.ids + start,
+                                 .pos = f.batch.pos + start,
+                                 .cu = cu};
+        struct td_head_rows rows = {
+            .n = 1, .rows = &row, .target = &target, .temperature = 0.7, .logp = &alone};
+        struct td_tensor hidden;
+        assert_int_equal(td_model_forward(f.m, &f.w, &part, TD_FORWARD_SCORE, &hidden, NULL),
+                         TD_OK);
+        assert_int_equal(td_model_logprob(f.m, &f.w, &hidden, &rows, NULL), TD_OK);
+        // sequence 0 has six targets, sequence 1 none
+        assert_memory_equal(&alone, &b[6 + row], sizeof alone);
+        tear_down(&f);
+    }
+}
+
+// Gradients on the cpu backend do not depend on the number of threads.
+static void test_model_gradients_are_equal_for_any_threads(void **state) {
+    (void)state;
+    uint64_t digest[2];
+    for (int k = 0; k < 2; k++) {
+        struct fixture f = {0};
+        struct td_tensor grads;
+        double logp[TINY_TOKENS], entropy[TINY_TOKENS], a[TINY_TOKENS], b[TINY_TOKENS];
+        set_up(&f, backend_at(k + 1), &tiny_cases[2]);
+        assert_int_equal(td_model_flat_new(f.m, &grads, NULL), TD_OK);
+        score(&f, TD_FORWARD_TRAIN, logp, entropy);
+        loss_factors(f.batch.n, a, b);
+        assert_int_equal(td_model_backward(f.m, &f.w, a, b, &grads, NULL), TD_OK);
+        digest[k] = td_weights_digest(f.m, &grads);
+        f.be->ops->release(f.be, grads.p);
+        tear_down(&f);
+    }
+    assert_true(digest[0] == digest[1]);
 }
 
 static void test_model_logits_give_the_logprobs(void **state) {
@@ -288,6 +336,7 @@ int main(void) {
         cmocka_unit_test(test_model_gradients_by_differences),
         cmocka_unit_test(test_model_cached_equals_whole),
         cmocka_unit_test(test_model_train_and_score_agree),
+        cmocka_unit_test(test_model_gradients_are_equal_for_any_threads),
         cmocka_unit_test(test_model_logits_give_the_logprobs),
         cmocka_unit_test(test_model_refuses_foreign_ids),
         cmocka_unit_test(test_model_random_weights),
