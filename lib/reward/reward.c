@@ -251,7 +251,8 @@ static enum td_rc add_rule(struct td_rewards *rewards, const struct td_reward_ru
     rule->grade = grade;
     rule->pattern = td_strdup(from->pattern);
     if (rule->pattern != NULL && compile(rule, err) != TD_OK) {
-        return td_err_in(err, "pattern");
+        td_err_in(err, "pattern");
+        return TD_EINVAL;
     }
     return TD_OK;
 }
@@ -269,7 +270,7 @@ enum td_rc td_rewards_new(const struct td_reward_rule *rules, size_t n, struct t
     for (size_t i = 0; i < n && rc == TD_OK; i++) {
         rc = add_rule(rewards, &rules[i], err);
         if (rc != TD_OK) {
-            rc = td_err_in(err, "tandem.rewards[%zu]", i);
+            td_err_in(err, "tandem.rewards[%zu]", i);
         }
     }
     if (rc == TD_OK && find_rule(rewards, gsm8k.data_source) == NULL) {
@@ -314,14 +315,17 @@ enum td_rc td_rewards_check(const struct td_rewards *rewards, const char *data_s
     return rc;
 }
 
-enum td_rc td_rewards_score(const struct td_rewards *rewards, const char *data_source,
-                            const char *text, size_t n, const char *ground_truth, double *score,
-                            struct td_err *err) {
-    const struct rule *rule = find_rule(rewards, data_source);
+enum td_rc td_rewards_score(const struct td_rewards *rewards, const struct td_response *response,
+                            double *score, struct td_err *err) {
+    const struct rule *rule = find_rule(rewards, response->data_source);
     if (rule == NULL) {
-        return td_rewards_check(rewards, data_source, err);
+        return td_rewards_check(rewards, response->data_source, err);
     }
-    struct text response = {text, n}, truth = {ground_truth, strlen(ground_truth)};
-    enum td_rc rc = rule->grade(rule, response, truth, score, err);
-    return rc == TD_OK ? TD_OK : td_err_in(err, "data_source '%s'", data_source);
+    struct text text = {response->text, response->n};
+    struct text truth = {response->ground_truth, strlen(response->ground_truth)};
+    enum td_rc rc = rule->grade(rule, text, truth, score, err);
+    if (rc != TD_OK) {
+        td_err_in(err, "data_source '%s'", response->data_source);
+    }
+    return rc;
 }

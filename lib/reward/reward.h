@@ -37,10 +37,16 @@ void td_rewards_free(struct td_rewards *rewards);
 enum td_rc td_rewards_check(const struct td_rewards *rewards, const char *data_source,
                             struct td_err *err) TD_MUST_CHECK;
 
-// Scores the n bytes of text (the decoded response). TD_ENOENT: unknown data source; TD_ELIMIT: the
-// pattern needs more backtracking than the match limit allows on this text.
-enum td_rc td_rewards_score(const struct td_rewards *rewards, const char *data_source,
-                            const char *text, size_t n, const char *ground_truth, double *score,
-                            struct td_err *err) TD_MUST_CHECK;
+// What is scored; borrowed for the call.
+struct td_response {
+    const char *data_source, *ground_truth;
+    const char *text; // the decoded response, n bytes
+    size_t n;
+};
+
+// TD_ENOENT: unknown data source; TD_ELIMIT: the pattern needs more backtracking than the match
+// limit allows on this text. *score is untouched on failure.
+enum td_rc td_rewards_score(const struct td_rewards *rewards, const struct td_response *response,
+                            double *score, struct td_err *err) TD_MUST_CHECK;
 
 #endif

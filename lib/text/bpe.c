@@ -2,8 +2,6 @@
 // is left. Symbols are a linked list, candidate pairs a heap; a candidate whose symbols have
 // changed since is skipped (HF: models/bpe/word.rs). Linear-logarithmic, as a piece may be a whole
 // document.
-#include <string.h>
-
 #include "lib/text/tokenizer_int.h"
 
 void td_bpe_fini(struct td_bpe *bpe) {

@@ -6,12 +6,6 @@
 #include "lib/text/dataset_int.h"
 #include "lib/text/json.h"
 
-// What a line says before it is tokenized; strings are the JSON's.
-struct turn_list {
-    struct td_message *v; // owned
-    size_t n;
-};
-
 static enum td_rc read_message(const json_t *from, struct td_message *out, struct td_err *err) {
     static const char *const keys[] = {"role", "content", NULL};
     if (!json_is_object(from)) {
@@ -25,8 +19,9 @@ static enum td_rc read_message(const json_t *from, struct td_message *out, struc
     return rc == TD_OK ? td_json_only(from, keys, err) : rc;
 }
 
-// A string is one user message.
-static enum td_rc read_messages(const json_t *from, struct turn_list *out, struct td_err *err) {
+// A string is one user message. out->messages is the caller's to free, on failure too; its strings
+// are the JSON's.
+static enum td_rc read_messages(const json_t *from, struct td_dialog *out, struct td_err *err) {
     size_t n = json_is_string(from) ? 1 : json_array_size(from);
     if (n == 0) {
         return td_fail(err, TD_EINVAL, "must be a string or a list of {role, content}, is %s",
@@ -35,14 +30,15 @@ static enum td_rc read_messages(const json_t *from, struct turn_list *out, struc
     if (n > TD_DATASET_MESSAGES_MAX) {
         return td_fail(err, TD_ELIMIT, "%zu messages; at most %d", n, TD_DATASET_MESSAGES_MAX);
     }
-    out->v = td_alloc_array(n, sizeof *out->v);
+    struct td_message *messages = td_alloc_array(n, sizeof *messages);
+    out->messages = messages;
     out->n = n;
     if (json_is_string(from)) {
-        out->v[0] = (struct td_message){"user", json_string_value(from)};
+        messages[0] = (struct td_message){"user", json_string_value(from)};
         return TD_OK;
     }
     for (size_t i = 0; i < n; i++) {
-        enum td_rc rc = read_message(json_array_get(from, i), &out->v[i], err);
+        enum td_rc rc = read_message(json_array_get(from, i), &messages[i], err);
         if (rc != TD_OK) {
             td_err_in(err, "[%zu]", i);
             return rc;
@@ -57,18 +53,18 @@ static enum td_rc encode_messages(struct td_row_reader *r, const json_t *row, co
                                   bool open_turn, struct td_err *err) {
     const json_t *from = json_object_get(row, key);
     enum td_template t = r->c->template;
-    struct turn_list turns = {0};
-    enum td_rc rc = read_messages(from, &turns, err);
+    struct td_dialog dialog = {.open_turn = open_turn};
+    enum td_rc rc = read_messages(from, &dialog, err);
     bool renders = json_is_array(from) || t != TD_TEMPLATE_PLAIN;
     if (rc == TD_OK && renders && !r->checked) {
         rc = td_template_check(t, r->tk, err);
         r->checked = rc == TD_OK;
     }
     if (rc == TD_OK) {
-        rc = td_template_encode(t, r->tk, turns.v, turns.n, open_turn, &r->ds->ids,
-                                r->ds->sft ? &r->ds->masks : NULL, err);
+        rc = td_template_encode(t, r->tk, &dialog, &r->ds->ids, r->ds->sft ? &r->ds->masks : NULL,
+                                err);
     }
-    td_free(turns.v);
+    td_free((void *)dialog.messages);
     if (rc != TD_OK) {
         td_err_in(err, "%s", key);
     }
@@ -159,8 +155,8 @@ static enum td_rc read_sft_row(struct td_row_reader *r, const json_t *row, struc
     }
     // "plain" ends an answer as verl's SFTDataset does for every template: response, eos
     const struct td_message answer = {"assistant", response};
-    rc = td_template_encode(TD_TEMPLATE_PLAIN, r->tk, &answer, 1, false, &r->ds->ids, &r->ds->masks,
-                            err);
+    const struct td_dialog dialog = {&answer, 1, false};
+    rc = td_template_encode(TD_TEMPLATE_PLAIN, r->tk, &dialog, &r->ds->ids, &r->ds->masks, err);
     if (rc != TD_OK) {
         td_err_in(err, "%s", r->c->response_key);
     }

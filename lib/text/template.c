@@ -119,26 +119,27 @@ static enum td_rc put_chatml(const struct sink *s, const struct td_message *m, b
 }
 
 enum td_rc td_template_encode(enum td_template t, const struct td_tokenizer *tk,
-                              const struct td_message *messages, size_t n, bool open_turn,
-                              struct td_ids *ids, struct td_buf *mask, struct td_err *err) {
+                              const struct td_dialog *dialog, struct td_ids *ids,
+                              struct td_buf *mask, struct td_err *err) {
     static const char opening[] = TURN_BEGIN "assistant\n";
     const struct sink s = {tk, ids, mask};
-    for (size_t i = 0; i < n; i++) {
-        const char *role = messages[i].role;
+    for (size_t i = 0; i < dialog->n; i++) {
+        const struct td_message *m = &dialog->messages[i];
+        const char *role = m->role;
         bool answer = strcmp(role, "assistant") == 0;
         enum td_rc rc;
         if (!answer && strcmp(role, "user") != 0 && strcmp(role, "system") != 0) {
             rc = td_fail(err, TD_EINVAL, "role: '%s'; use system, user or assistant", role);
         } else {
-            rc = t == TD_TEMPLATE_PLAIN ? put_plain(&s, &messages[i], answer, err)
-                                        : put_chatml(&s, &messages[i], answer, err);
+            rc = t == TD_TEMPLATE_PLAIN ? put_plain(&s, m, answer, err)
+                                        : put_chatml(&s, m, answer, err);
         }
         if (rc != TD_OK) {
             td_err_in(err, "message %zu", i);
             return rc;
         }
     }
-    if (open_turn && t == TD_TEMPLATE_CHATML) {
+    if (dialog->open_turn && t == TD_TEMPLATE_CHATML) {
         return put_text(&s, opening, sizeof opening - 1, 0, err);
     }
     return TD_OK;

@@ -17,6 +17,12 @@ struct td_message {
     const char *role, *content; // borrowed; role: system, user, assistant
 };
 
+struct td_dialog {
+    const struct td_message *messages; // borrowed
+    size_t n;
+    bool open_turn; // ends where an assistant's answer begins
+};
+
 // By name; TD_EINVAL names the known ones.
 enum td_rc td_template_parse(const char *name, enum td_template *out,
                              struct td_err *err) TD_MUST_CHECK;
@@ -28,13 +34,12 @@ uint64_t td_template_digest(enum td_template t);
 enum td_rc td_template_check(enum td_template t, const struct td_tokenizer *tk,
                              struct td_err *err) TD_MUST_CHECK;
 
-// Appends the ids of messages[n] to *ids and, where mask is not NULL, one byte per id to *mask: 1
-// where an assistant wrote it (its content and what ends its turn). open_turn: the ids end where an
-// assistant's answer begins. Errors: those of td_tokenizer_encode, and TD_EINVAL for an unknown
-// role; plain with an assistant's turn needs an eos token.
+// Appends the ids of a dialog to *ids and, where mask is not NULL, one byte per id to *mask: 1
+// where an assistant wrote it (its content and what ends its turn). Errors: those of
+// td_tokenizer_encode, and TD_EINVAL for an unknown role; plain with an assistant's turn needs an
+// eos token.
 enum td_rc td_template_encode(enum td_template t, const struct td_tokenizer *tk,
-                              const struct td_message *messages, size_t n, bool open_turn,
-                              struct td_ids *ids, struct td_buf *mask,
-                              struct td_err *err) TD_MUST_CHECK;
+                              const struct td_dialog *dialog, struct td_ids *ids,
+                              struct td_buf *mask, struct td_err *err) TD_MUST_CHECK;
 
 #endif

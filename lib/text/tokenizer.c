@@ -6,7 +6,6 @@
 
 #include <utf8proc.h>
 
-#include "lib/base/check.h"
 #include "lib/text/tokenizer_int.h"
 #include "lib/text/utf8.h"
 

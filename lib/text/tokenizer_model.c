@@ -4,7 +4,6 @@
 
 #include "lib/text/json.h"
 #include "lib/text/tokenizer_int.h"
-#include "lib/text/utf8.h"
 
 enum { ALPHABET_END = 0x144 }; // its characters are below
 

@@ -16,11 +16,17 @@ static struct td_rewards *rewards_of(const char *grader, const char *pattern) {
     return r;
 }
 
+static enum td_rc score_of(const struct td_rewards *r, const char *source, const char *text,
+                           const char *truth, double *score, struct td_err *err) {
+    struct td_response response = {source, truth, text, strlen(text)};
+    return td_rewards_score(r, &response, score, err);
+}
+
 static void check_score(const struct td_rewards *r, const char *text, const char *truth,
                         double want) {
     struct td_err err = {0};
     double got = -1;
-    if (td_rewards_score(r, "src", text, strlen(text), truth, &got, &err) != TD_OK) {
+    if (score_of(r, "src", text, truth, &got, &err) != TD_OK) {
         fail_msg("'%s': %s", text, err.msg);
     }
     if (got != want) {
@@ -136,8 +142,7 @@ static void test_reward_regex_match_limit(void **state) {
     td_buf_puts(&text, "!");
     double score = -1;
     struct td_err err = {0};
-    assert_int_equal(td_rewards_score(r, "src", td_buf_str(&text), text.len, "a", &score, &err),
-                     TD_ELIMIT);
+    assert_int_equal(score_of(r, "src", td_buf_str(&text), "a", &score, &err), TD_ELIMIT);
     assert_non_null(strstr(err.msg, "data_source 'src'"));
     assert_non_null(strstr(err.msg, "(a|aa|b)+"));
     assert_true(score == -1);
@@ -187,16 +192,16 @@ static void test_reward_data_sources(void **state) {
     double score = -1;
     assert_int_equal(td_rewards_new(rules, 1, &r, &err), TD_OK);
     assert_int_equal(td_rewards_check(r, "mine", &err), TD_OK);
-    assert_int_equal(td_rewards_score(r, "openai/gsm8k", "#### 6", 6, "6", &score, &err), TD_OK);
+    assert_int_equal(score_of(r, "openai/gsm8k", "#### 6", "6", &score, &err), TD_OK);
     assert_true(score == 1);
     assert_int_equal(td_rewards_check(r, "yours", &err), TD_ENOENT);
     assert_non_null(strstr(err.msg, "'yours'"));
     assert_non_null(strstr(err.msg, "mine, openai/gsm8k"));
-    assert_int_equal(td_rewards_score(r, "yours", "", 0, "", &score, &err), TD_ENOENT);
+    assert_int_equal(score_of(r, "yours", "", "", &score, &err), TD_ENOENT);
     td_rewards_free(r);
     // a rule replaces what is built in
     assert_int_equal(td_rewards_new(rules, 2, &r, &err), TD_OK);
-    assert_int_equal(td_rewards_score(r, "openai/gsm8k", "#### 6", 6, "6", &score, &err), TD_OK);
+    assert_int_equal(score_of(r, "openai/gsm8k", "#### 6", "6", &score, &err), TD_OK);
     assert_true(score == 0);
     td_rewards_free(r);
     td_rewards_free(NULL);

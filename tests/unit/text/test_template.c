@@ -29,8 +29,9 @@ struct encoded {
 static void encode(const struct td_tokenizer *tk, enum td_template t, const struct td_message *m,
                    size_t n, bool open_turn, struct encoded *e) {
     struct td_err err = {0};
+    struct td_dialog dialog = {m, n, open_turn};
     *e = (struct encoded){0};
-    if (td_template_encode(t, tk, m, n, open_turn, &e->ids, &e->mask, &err) != TD_OK) {
+    if (td_template_encode(t, tk, &dialog, &e->ids, &e->mask, &err) != TD_OK) {
         fail_msg("%s", err.msg);
     }
     assert_int_equal(e->ids.n, e->mask.len);
@@ -130,14 +131,16 @@ static void test_template_errors(void **state) {
 
     tk = tokenizer_with("{}", &dir);
     assert_int_equal(td_template_check(TD_TEMPLATE_CHATML, tk, &err), TD_OK);
-    assert_int_equal(td_template_encode(TD_TEMPLATE_PLAIN, tk, talk, 3, false, &ids, NULL, &err),
+    static const struct td_message tool = {"tool", "x"}, broken = {"user", "\xff"};
+    static const struct td_dialog answered = {talk, 3, false}, tools = {&tool, 1, true},
+                                  breaks = {&broken, 1, true};
+    assert_int_equal(td_template_encode(TD_TEMPLATE_PLAIN, tk, &answered, &ids, NULL, &err),
                      TD_EINVAL);
     expect_says(&err, "message 2: an answer ends with the eos token", 2);
-    static const struct td_message tool = {"tool", "x"}, broken = {"user", "\xff"};
-    assert_int_equal(td_template_encode(TD_TEMPLATE_CHATML, tk, &tool, 1, true, &ids, NULL, &err),
+    assert_int_equal(td_template_encode(TD_TEMPLATE_CHATML, tk, &tools, &ids, NULL, &err),
                      TD_EINVAL);
     expect_says(&err, "message 0: role: 'tool'", 3);
-    assert_int_equal(td_template_encode(TD_TEMPLATE_PLAIN, tk, &broken, 1, true, &ids, NULL, &err),
+    assert_int_equal(td_template_encode(TD_TEMPLATE_PLAIN, tk, &breaks, &ids, NULL, &err),
                      TD_EINVAL);
     expect_says(&err, "message 0: the text is not UTF-8", 4);
     td_ids_fini(&ids);
