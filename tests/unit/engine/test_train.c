@@ -541,8 +541,9 @@ static void *run_rank(void *arg) {
     struct td_comm *comm = NULL;
     struct batch_of all, x;
     set_up(&r, cpu(1, NULL), &c);
-    me->rc = td_comm_tcp_new(me->listener, me->addresses, me->rank, 2, 5, td_clock_ms() + 20000,
-                             &comm, NULL);
+    struct td_comm_place place = {
+        .addresses = me->addresses, .rank = me->rank, .size = 2, .key = 5};
+    me->rc = td_comm_tcp_new(me->listener, &place, td_clock_ms() + 20000, &comm, NULL);
     td_trainer_set_comm(r.t, comm);
     batch_of_fill(&all, 83, 2, 2, 55);
     split_rows(&x, &all, me->rank);
