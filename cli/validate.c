@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 #include "lib/base/mem.h"
+#include "lib/reward/reward.h"
 #include "lib/spec/job_spec.h"
 
 int td_cli_job_args(int argc, char **argv, struct td_cli_job_args *out) {
@@ -28,6 +29,21 @@ int td_cli_job_args(int argc, char **argv, struct td_cli_job_args *out) {
     return TD_CLI_OK;
 }
 
+// Patterns are compiled by those who use them; a job file with a wrong one is wrong now.
+static enum td_rc check_rewards(const struct td_job_spec *spec, struct td_err *err) {
+    size_t n = (size_t)spec->tandem.reward_count;
+    struct td_reward_rule *rules = td_alloc_array(n + 1, sizeof *rules);
+    struct td_rewards *rewards = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const struct td_spec_reward *r = &spec->tandem.rewards[i];
+        rules[i] = (struct td_reward_rule){r->data_source, r->grader, r->pattern};
+    }
+    enum td_rc rc = td_rewards_new(rules, n, &rewards, err);
+    td_rewards_free(rewards);
+    td_free(rules);
+    return rc;
+}
+
 static int validate(const struct td_cli_job_args *args) {
     struct td_job_spec *spec = NULL;
     struct td_spec_notes notes = {0};
@@ -35,6 +51,10 @@ static int validate(const struct td_cli_job_args *args) {
     enum td_rc rc = td_job_spec_load(args->path, args->overrides, (size_t)args->override_count,
                                      &spec, &notes, &err);
     fputs(td_buf_str(&notes.errors), stderr);
+    if (rc == TD_OK && check_rewards(spec, &err) != TD_OK) {
+        rc = TD_EINVAL;
+        fprintf(stderr, "%s: %s\n", args->path, err.msg);
+    }
     if (notes.warning_count) {
         fprintf(stderr, "warnings:\n%s", td_buf_str(&notes.warnings));
     }

@@ -118,6 +118,7 @@ static enum td_rc load_set(struct td_job_data *d, bool validation, struct td_dat
         .max_length = sft ? s->max_length : s->max_prompt_length,
         .filter_overlong_prompts = s->filter_overlong_prompts,
         .truncation = (enum td_truncation)s->truncation,
+        .max_samples = validation ? s->val_max_samples : s->train_max_samples,
         .shuffle = s->shuffle && !validation,
         .seed = (uint64_t)s->seed,
     };

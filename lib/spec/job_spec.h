@@ -44,9 +44,9 @@ struct td_spec_strings {
 };
 
 struct td_spec_reward {
-    const char *data_source; // "*": every source without an entry of its own
-    const char *grader;      // exact | regex | gsm8k
-    const char *pattern;     // of regex; else NULL
+    const char *data_source;
+    const char *grader;  // exact | regex | gsm8k
+    const char *pattern; // of regex; else NULL
 };
 
 struct td_spec_data {
@@ -55,7 +55,8 @@ struct td_spec_data {
     const char *response_key, *messages_key; // SFT
     int64_t train_batch_size;                // prompts (GRPO) or rows (SFT) a step
     int64_t max_prompt_length, max_response_length;
-    int64_t max_length; // SFT: prompt and response together
+    int64_t max_length;                         // SFT: prompt and response together
+    int64_t train_max_samples, val_max_samples; // ≤ 0: all
     bool shuffle, filter_overlong_prompts;
     int64_t seed; // of the data order; never unset: tandem.seed when the file has none
     enum td_job_truncation truncation;

@@ -37,18 +37,22 @@ static const char *last_word(const char *name, size_t n, size_t *len) {
     return name + start;
 }
 
+// Distance, where the lengths do not already say that it is more than bound; FAR there.
+static int near_distance(const char *a, size_t n, const char *b, size_t m, int bound) {
+    int gap = n > m ? (int)(n - m) : (int)(m - n);
+    int d = gap <= bound ? distance(a, n, b, m) : FAR;
+    return d <= bound ? d : FAR;
+}
+
 // Small is near; FAR: not worth a word.
 static int score(const char *name, const char *candidate, size_t m) {
     size_t n = strlen(name), n_last, m_last;
     const char *last = last_word(name, n, &n_last), *other = last_word(candidate, m, &m_last);
-    int whole = distance(name, n, candidate, m);
-    int best = whole <= 2 + (int)n / 6 ? 8 * whole : FAR;
-    int words = distance(last, n_last, other, m_last);
+    int whole = near_distance(name, n, candidate, m, 2 + (int)n / 6);
     // The words of short keys (n, lr, path) are near to everything: they must be equal.
-    if (words <= (int)n_last / 4) {
-        best = least(best, 12 + 16 * words + whole);
-    }
-    return best;
+    int words = near_distance(last, n_last, other, m_last, (int)n_last / 4);
+    int best = whole < FAR ? 8 * whole : FAR;
+    return words < FAR ? least(best, 12 + 16 * words + distance(name, n, candidate, m)) : best;
 }
 
 bool td_spec_nearest(const char *name, unsigned kinds, struct td_buf *out) {

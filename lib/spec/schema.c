@@ -96,7 +96,7 @@ static void describe_range(const struct td_spec_key *key, struct td_buf *out) {
     if (key->min == 0 && key->max == 0) {
         return;
     }
-    bool open_end = key->max >= 1e9;
+    bool open_end = key->max >= (key->type == TD_SPEC_INT ? 1e18 : 1e9);
     if (key->above) {
         td_buf_printf(out, " above %.15g", key->min);
         if (!open_end) {

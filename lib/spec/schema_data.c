@@ -1,7 +1,6 @@
 // The schema of GRPO's data and rewards. Data only.
 #include "lib/spec/schema_int.h"
 
-#define TD_HELP_HEAD "cut the file instead"
 #define TD_HELP_TEXT "models read text only"
 
 static const struct td_spec_key keys[] = {
@@ -13,8 +12,12 @@ static const struct td_spec_key keys[] = {
     TD_DONE("data.val_files", STRINGS, data.val_files, "null",
             "JSONL files of held-out prompts; null: no validation", .nullable = true,
             TD_DIFFERS("\"~/data/rlhf/gsm8k/test.parquet\"", "an example's path")),
-    TD_REFUSED("data.train_max_samples", INT, "-1", TD_HELP_HEAD),
-    TD_REFUSED("data.val_max_samples", INT, "-1", TD_HELP_HEAD),
+    TD_DONE(
+        "data.train_max_samples", INT, data.train_max_samples, "-1",
+        "so many prompts only, drawn by data.seed when shuffled, else the first; 0 or less: all",
+        TD_RANGE(-1, TD_COUNT_MAX)),
+    TD_DONE("data.val_max_samples", INT, data.val_max_samples, "-1",
+            "the first so many held-out prompts only; 0 or less: all", TD_RANGE(-1, TD_COUNT_MAX)),
     TD_DONE("data.prompt_key", STRING, data.prompt_key, "\"prompt\"",
             "member of a row that has the prompt: a string or chat messages"),
     TD_DONE("data.reward_fn_key", STRING, data.reward_fn_key, "\"data_source\"",
@@ -33,8 +36,7 @@ static const struct td_spec_key keys[] = {
     TD_DONE("data.shuffle", BOOL, data.shuffle, "true",
             "a new order of the prompts in each epoch; false: that of the files"),
     TD_DONE("data.seed", INT, data.seed, "=tandem.seed", "seed of that order", .nullable = true,
-            TD_RANGE(0, 9007199254740991.0),
-            TD_DIFFERS("null", "every random choice has a seed here")),
+            TD_RANGE(0, TD_SEED_MAX), TD_DIFFERS("null", "every random choice has a seed here")),
     TD_IDLE("data.dataloader_num_workers", INT, "8", TD_WHY_SPEED),
     TD_IDLE("data.image_patch_size", INT, "14", TD_HELP_TEXT),
     TD_IDLE("data.validation_shuffle", BOOL, "false", "all held-out prompts are asked at once"),

@@ -24,6 +24,7 @@ extern const struct td_spec_section td_spec_tandem_section, td_spec_tandem_grpo_
 #define TD_RANGE(min_, max_) .min = min_, .max = max_
 #define TD_COUNT_MAX 2147483647.0
 #define TD_TIME_MAX_S 604800.0
+#define TD_SEED_MAX 9223372036854775807.0
 #define TD_DIFFERS(verl_, why_) .verl = verl_, .why = why_
 
 #define TD_WHY_TARGET "names a Python class"

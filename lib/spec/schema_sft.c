@@ -3,7 +3,6 @@
 
 #define TD_HELP_VALIDATION                                                                         \
     "validation of SFT jobs is not built; measure by a GRPO job's val_before_train"
-#define TD_HELP_CUT "cut the file instead"
 #define TD_WHY_ROWS "rows may have prompt and response, or messages"
 #define TD_OLD(name, type, neutral, key)                                                           \
     TD_REFUSED(name, type, neutral, "the older trainer's name; set " key)
@@ -23,7 +22,10 @@ static const struct td_spec_key keys[] = {
             "JSONL files of rows, one name or a list", .required = true,
             TD_DIFFERS("\"~/data/gsm8k/train.parquet\"", "an example's path")),
     TD_REFUSED("data.val_files", ANY, "null", TD_HELP_VALIDATION),
-    TD_REFUSED("data.train_max_samples", INT, "-1", TD_HELP_CUT),
+    TD_DONE(
+        "data.train_max_samples", INT, data.train_max_samples, "-1",
+        "so many rows only, drawn by trainer.seed when shuffled, else the first; 0 or less: all",
+        TD_RANGE(-1, TD_COUNT_MAX)),
     TD_REFUSED("data.val_max_samples", INT, "-1", TD_HELP_VALIDATION),
     TD_DONE("data.prompt_key", STRING, data.prompt_key, "\"prompt\"",
             "member of a row that has the prompt",
@@ -81,7 +83,7 @@ static const struct td_spec_key keys[] = {
             TD_RANGE(1, TD_COUNT_MAX)),
     TD_TRAINER_KEYS("\"gsm8k-sft\"", "\"test\""),
     TD_DONE("trainer.seed", INT, data.seed, "=tandem.seed", "seed of the order of the rows",
-            TD_RANGE(0, 9007199254740991.0), TD_DIFFERS("1", "one seed for everything")),
+            TD_RANGE(0, TD_SEED_MAX), TD_DIFFERS("1", "one seed for everything")),
     TD_REFUSED("trainer.test_freq", INT, "-1", TD_HELP_VALIDATION),
     TD_IDLE("trainer.n_gpus_per_node", INT, "1", "workers are counted by tandem.train.workers"),
     TD_IDLE("trainer.max_ckpt_to_keep", INT, "null", "every global_step_N is kept"),

@@ -9,7 +9,7 @@ static const struct td_spec_key common_keys[] = {
             "what is done: reinforcement learning by GRPO, or supervised fine-tuning",
             .values = "grpo|sft", TD_OURS),
     TD_DONE("tandem.seed", INT, tandem.seed, "1",
-            "the one seed: sampling, data order, random weights", TD_RANGE(0, 9007199254740991.0),
+            "the one seed: sampling, data order, random weights", TD_RANGE(0, TD_SEED_MAX),
             TD_OURS),
     TD_DONE("tandem.init", ENUM, tandem.init, "\"load\"",
             "load: weights of the model folder; random: config.json and tokenizer.json only",
@@ -56,10 +56,11 @@ static const struct td_spec_key grpo_keys[] = {
     TD_DONE("tandem.rollout.kv_tokens_max", INT, tandem.rollout.kv_tokens_max, "0",
             "size of a worker's KV pool in tokens; 0: room for max_num_seqs whole sequences",
             TD_RANGE(0, 1e12), TD_OURS),
-    TD_DONE("tandem.rewards", REWARDS, tandem.rewards, NULL,
-            "list of {data_source, grader, pattern}: who scores answers to rows of that source "
-            "(\"*\": all others); grader exact, regex or gsm8k; pattern for regex",
-            .required = true, TD_OURS),
+    TD_DONE("tandem.rewards", REWARDS, tandem.rewards, "[]",
+            "list of {data_source, grader, pattern}: who scores answers to rows of that source; "
+            "grader exact, regex or gsm8k; pattern for regex; openai/gsm8k has gsm8k without being "
+            "listed",
+            TD_OURS),
 };
 
 const struct td_spec_section td_spec_tandem_section = {

@@ -222,8 +222,7 @@ static bool check_reward(size_t i, const json_t *item, struct td_buf *why) {
         }
     }
     if (!source || !*source) {
-        td_buf_printf(
-            why, "item %zu: data_source is missing; write a word, or \"*\" for all others", i + 1);
+        td_buf_printf(why, "item %zu: data_source is missing", i + 1);
         return false;
     }
     if (!grader || td_spec_word(TD_GRADERS, grader) < 0) {
@@ -244,7 +243,7 @@ static bool check_reward(size_t i, const json_t *item, struct td_buf *why) {
 }
 
 static bool check_rewards(const struct td_spec_key *key, const json_t *value, struct td_buf *why) {
-    if (!json_is_array(value) || json_array_size(value) == 0) {
+    if (!json_is_array(value)) {
         return not_a(key, value, why);
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
