@@ -365,6 +365,23 @@ static bool same_state(const struct td_round_state *r, uint32_t gang, uint64_t d
     return false;
 }
 
+// The round of an entry behind step with a record below floor, or 0.
+static uint64_t round_below(const struct td_job_state *j, uint64_t step,
+                            const Tandem__Journal__LogPosition *floor) {
+    for (size_t i = 0; i < j->round_count; i++) {
+        const struct td_round_state *r = &j->rounds[i];
+        for (size_t k = 0; r->round > step && k < r->entry_count; k++) {
+            for (size_t m = 0; m < r->entries[k]->n_parts; m++) {
+                const Tandem__Journal__LogPosition *part = r->entries[k]->parts[m];
+                if (part->partition == floor->partition && part->offset < floor->offset) {
+                    return r->round;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
 static bool positions_below(const struct td_job_state *j, const Tandem__Journal__Checkpoint *b,
                             char *why) {
     for (size_t p = 0; p < b->n_positions; p++) {
@@ -374,17 +391,9 @@ static bool positions_below(const struct td_job_state *j, const Tandem__Journal_
                 return no(why, "partition %u named twice", floor->partition);
             }
         }
-        for (size_t i = 0; i < j->round_count; i++) {
-            const struct td_round_state *r = &j->rounds[i];
-            for (size_t k = 0; r->round > b->version->step && k < r->entry_count; k++) {
-                for (size_t m = 0; m < r->entries[k]->n_parts; m++) {
-                    const Tandem__Journal__LogPosition *part = r->entries[k]->parts[m];
-                    if (part->partition == floor->partition && part->offset < floor->offset) {
-                        return no(why, "a record of round %" PRIu64 " lies below the positions",
-                                  r->round);
-                    }
-                }
-            }
+        uint64_t round = round_below(j, b->version->step, floor);
+        if (round) { // behind a step, so never round 0
+            return no(why, "a record of round %" PRIu64 " lies below the positions", round);
         }
     }
     return true;

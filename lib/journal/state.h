@@ -98,8 +98,8 @@ enum td_verdict td_journal_apply(struct td_journal_state *s, const td_record *re
 // Would the body be accepted now? The leader asks before it appends. Same code as apply's.
 bool td_journal_allows(const struct td_journal_state *s, const td_record *record, char *why);
 
-// The clauses of SEAL and RESEAL that concern one entry alone (log, positions, steps): could a round
-// that starts from the weights of head_step take it?
+// The clauses of SEAL and RESEAL that concern one entry alone (log, positions, steps): could a
+// round that starts from the weights of head_step take it?
 bool td_job_allows_entry(const struct td_job_state *j, const td_entry *entry, uint64_t head_step,
                          char *why);
 

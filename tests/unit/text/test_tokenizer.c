@@ -182,7 +182,7 @@ static void put_changed(const char *dir, const char *path, const char *value) {
     }
     char *text = json_dumps(root, 0);
     folder_put(dir, "tokenizer.json", text, strlen(text));
-    free(text);
+    td_free(text);
     td_free(copy);
     json_decref(root);
 }
