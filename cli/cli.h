@@ -25,6 +25,7 @@ const struct td_cli_command *td_cli_commands(void);
 void td_cli_print_usage(const struct td_cli_command *command, FILE *stream);
 
 int td_cli_help(int argc, char **argv);
+int td_cli_run(int argc, char **argv);
 int td_cli_validate(int argc, char **argv);
 int td_cli_version(int argc, char **argv);
 

@@ -5,6 +5,8 @@
 
 const struct td_cli_command *td_cli_commands(void) {
     static const struct td_cli_command commands[] = {
+        {"run", "-f JOB.yaml [--fresh] [--verbose] [key=value ...]",
+         "run one job on this machine; run again, it goes on where it was", td_cli_run},
         {"validate", "-f JOB.yaml [key=value ...]", "check a job file and say what has no effect",
          td_cli_validate},
         {"help", "[COMMAND | KEY | keys | job-file]",

@@ -1,0 +1,454 @@
+// `tandem run`: coordinator, one rollout and one train controller in one process on a file log,
+// workers as children. The single-controller mode of the service: the same machines and shells, no
+// servers. Killed at any moment and started again, it goes on where it was.
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/run_dir.h"
+#include "cli/run_result.h"
+#include "controllers/rollout/shell.h"
+#include "controllers/train/shell.h"
+#include "coordinator/shell.h"
+#include "lib/base/mem.h"
+#include "lib/base/trace.h"
+#include "lib/io/workq.h"
+#include "lib/spec/job_spec.h"
+
+enum {
+    WORKQ_JOBS = 1024,
+    CHILDREN_MAX = 256,
+    BEAT_MS = 5000,
+    TAKEOVER_MS = 20000,
+    MEMBER_TIMEOUT_MS = 20000,
+    STATE_EVERY = 1000,
+    PROGRESS_MS = 500,
+};
+
+struct run {
+    struct td_cli_job_args args;
+    bool fresh, verbose;
+    struct td_job_spec *spec;
+    struct td_buf canonical;
+    struct td_job_data *data;
+    struct td_run_dir dir;
+    char worker_program[PATH_MAX];
+
+    struct td_loop *loop;
+    struct td_children *children;
+    struct td_workq *workq;
+    struct td_link_hub *hub;
+    struct td_coordinator_shell *coordinator;
+    struct td_train_shell *train;
+    struct td_rollout_shell *rollout;
+    struct td_watch *signals[2];
+    struct td_timer *timer;
+    struct td_progress *progress;
+
+    uint64_t job;
+    int stops_open; // shells that have not stopped yet
+    bool stopping, interrupted;
+    int status;  // exit status
+    char *cause; // of a failure, owned
+    enum _Tandem__Journal__Outcome outcome;
+};
+
+// ---- stopping ----
+
+static void on_shell_stopped(void *user) {
+    struct run *r = user;
+    if (--r->stops_open == 0) {
+        td_loop_stop(r->loop);
+    }
+}
+
+static void stop(struct run *r, int status, const char *cause) {
+    if (r->stopping) {
+        return;
+    }
+    r->stopping = true;
+    r->status = status;
+    r->cause = td_strdup(cause);
+    r->stops_open = (r->train != NULL) + (r->rollout != NULL);
+    if (r->stops_open == 0) {
+        td_loop_stop(r->loop);
+    }
+    if (r->train) {
+        td_train_shell_stop(r->train, false, on_shell_stopped, r);
+    }
+    if (r->rollout) {
+        td_rollout_shell_stop(r->rollout, false, on_shell_stopped, r);
+    }
+}
+
+static void on_signal(void *user, int signum) {
+    struct run *r = user;
+    (void)signum;
+    if (r->interrupted) {
+        _exit(TD_CLI_INTERRUPTED); // the workers follow after their grace time
+    }
+    r->interrupted = true;
+    if (r->progress) {
+        td_progress_end(r->progress);
+    }
+    fprintf(stderr, "stopping; once more to stop at once\n");
+    stop(r, TD_CLI_INTERRUPTED, NULL);
+}
+
+static void on_stop(void *user, const char *cause) {
+    stop(user, TD_CLI_FAILED, cause);
+}
+
+// ---- the job ----
+
+static void on_line(void *user, uint64_t step, const char *json) {
+    struct run *r = user;
+    td_progress_step(r->progress, step, json, td_loop_now_ms(r->loop));
+}
+
+static uint32_t threads_of(const struct run *r) {
+    const struct td_spec_tandem *t = &r->spec->tandem;
+    if (t->threads > 0) {
+        return (uint32_t)t->threads;
+    }
+    // The pools pedal in turns, so each may use all cores.
+    int64_t workers = t->rollout.workers > t->train.workers ? t->rollout.workers : t->train.workers;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores / workers > 1 ? (uint32_t)(cores / workers) : 1;
+}
+
+static uint64_t random_id(void) {
+    uint64_t id = 0;
+    while (id == 0 && getrandom(&id, sizeof id, 0) == (ssize_t)sizeof id) {
+    }
+    return id;
+}
+
+static enum td_rc start_train(struct run *r, struct td_err *err) {
+    struct td_train_shell_config c = {.loop = r->loop,
+                                      .children = r->children,
+                                      .workq = r->workq,
+                                      .journal = r->dir.journal,
+                                      .rollouts = r->dir.rollouts,
+                                      .hub = r->hub,
+                                      .data = r->data,
+                                      .spec = r->canonical.data,
+                                      .spec_bytes = r->canonical.len,
+                                      .run_dir = r->dir.path,
+                                      .save_dir = r->dir.save_dir,
+                                      .worker_program = r->worker_program,
+                                      .member = random_id(),
+                                      .job = r->job,
+                                      .journal_id = td_log_id(r->dir.journal),
+                                      .workers = (uint32_t)r->spec->tandem.train.workers,
+                                      .threads = threads_of(r),
+                                      .verbose = r->verbose,
+                                      .fns = {on_stop, on_stop, on_line},
+                                      .user = r};
+    return td_train_shell_new(&c, &r->train, err);
+}
+
+static enum td_rc start_rollout(struct run *r, struct td_err *err) {
+    struct td_rollout_shell_config c = {.loop = r->loop,
+                                        .children = r->children,
+                                        .rollouts = r->dir.rollouts,
+                                        .hub = r->hub,
+                                        .data = r->data,
+                                        .spec = r->canonical.data,
+                                        .spec_bytes = r->canonical.len,
+                                        .run_dir = r->dir.path,
+                                        .worker_program = r->worker_program,
+                                        .member = random_id(),
+                                        .job = r->job,
+                                        .journal_id = td_log_id(r->dir.journal),
+                                        .workers = (uint32_t)r->spec->tandem.rollout.workers,
+                                        .threads = threads_of(r),
+                                        .verbose = r->verbose,
+                                        .fns = {on_stop, on_stop},
+                                        .user = r};
+    return td_rollout_shell_new(&c, &r->rollout, err);
+}
+
+static void on_accepted(void *user, const char *request_id, uint64_t job) {
+    struct run *r = user;
+    (void)request_id;
+    if (r->train || r->stopping) {
+        return;
+    }
+    r->job = job;
+    struct td_err err;
+    enum td_rc rc = start_train(r, &err);
+    if (rc == TD_OK && r->dir.rollouts) {
+        rc = start_rollout(r, &err);
+    }
+    if (rc != TD_OK) {
+        stop(r, TD_CLI_FAILED, err.msg);
+    }
+}
+
+static void on_refused(void *user, const char *request_id, const char *cause) {
+    (void)request_id;
+    stop(user, TD_CLI_FAILED, cause);
+}
+
+static void on_ended(void *user, uint64_t job, enum _Tandem__Journal__Outcome outcome,
+                     const char *cause) {
+    struct run *r = user;
+    if (r->job && job != r->job) {
+        return;
+    }
+    r->outcome = outcome;
+    bool fine = outcome == TANDEM__JOURNAL__OUTCOME__SUCCEEDED;
+    stop(r, fine ? TD_CLI_OK : TD_CLI_FAILED, fine ? NULL : cause);
+}
+
+static void on_trimmed(void *user, enum td_rc rc, const struct td_err *err) {
+    (void)user;
+    if (rc != TD_OK) {
+        td_trace_warn("rollout log not trimmed", "cause=\"%s\"", err->msg);
+    }
+}
+
+static void on_trim_rollout(void *user, uint64_t job, const struct td_log_position *positions,
+                            size_t n) {
+    struct run *r = user;
+    (void)job;
+    for (size_t i = 0; r->dir.rollouts && i < n; i++) {
+        td_log_trim(r->dir.rollouts, positions[i].partition, positions[i].offset, on_trimmed, r);
+    }
+}
+
+static void on_changed(void *user) {
+    (void)user;
+}
+
+static bool plan_of(void *user, const void *spec, size_t n, struct td_job_plan *out) {
+    const struct run *r = user;
+    struct td_job_spec *s = NULL;
+    struct td_err err;
+    if (td_job_spec_decode(spec, n, &s, &err) != TD_OK) {
+        td_trace_warn("spec not understood", "cause=\"%s\"", err.msg);
+        return false;
+    }
+    bool rows = s->tandem.kind == TD_JOB_SFT;
+    *out = (struct td_job_plan){.rows_job = rows,
+                                .train_batch_size = (uint64_t)s->data.train_batch_size,
+                                .total_steps = r->data->schedule.total_steps,
+                                .val_rows = rows ? 0 : td_job_data_val_rows(r->data),
+                                .test_freq =
+                                    s->trainer.test_freq > 0 ? (uint64_t)s->trainer.test_freq : 0,
+                                .val_before_train = !rows && s->trainer.val_before_train,
+                                .unit_groups = rows ? 1 : (uint64_t)s->tandem.rollout.unit_groups,
+                                .lease_ms = r->spec->tandem.lease_s * 1000};
+    td_job_spec_free(s);
+    return true;
+}
+
+static uint64_t row_digest(void *user, uint64_t job, struct td_group group) {
+    const struct run *r = user;
+    struct td_row row;
+    (void)job;
+    td_dataset_at(r->data->train, group.data_epoch, group.index, &row);
+    return row.digest;
+}
+
+static void start_coordinator(struct run *r) {
+    struct td_coordinator_shell_config c = {
+        .loop = r->loop,
+        .journal = r->dir.journal,
+        .machine = {.owner = random_id(),
+                    .create_journal_id = td_log_id(r->dir.journal),
+                    .expect_journal_id = td_log_id(r->dir.journal),
+                    .lead_at_once = true,
+                    .takeover_ms = TAKEOVER_MS,
+                    .beat_ms = BEAT_MS,
+                    .member_timeout_ms = MEMBER_TIMEOUT_MS,
+                    .state_every = STATE_EVERY,
+                    .plan_of = plan_of,
+                    .row_digest = row_digest,
+                    .user = r},
+        .fns = {on_accepted, on_refused, on_ended, on_stop, on_trim_rollout, on_changed},
+        .user = r};
+    r->coordinator = td_coordinator_shell_new(&c);
+    r->hub = td_link_hub_new_local(r->loop, td_coordinator_shell_report, r->coordinator);
+    td_coordinator_shell_set_hub(r->coordinator, r->hub);
+    struct td_submit submit = {.request_id = "run",
+                               .spec = r->canonical.data,
+                               .spec_bytes = r->canonical.len,
+                               .index = &r->data->index,
+                               .max_staleness = 0,
+                               .open_max =
+                                   (uint64_t)r->spec->data.train_batch_size + r->data->index.rows,
+                               .rollout_log = r->dir.rollouts ? td_log_id(r->dir.rollouts) : 0};
+    td_coordinator_shell_submit(r->coordinator, &submit);
+}
+
+static void on_timer(void *user) {
+    struct run *r = user;
+    struct td_job_view view;
+    const struct td_coordinator *c = td_coordinator_shell_machine(r->coordinator);
+    if (!r->stopping && r->job && td_coordinator_job_view(c, r->job, &view)) {
+        char text[400];
+        struct td_train_view train = {0};
+        struct td_rollout_view rollout = {0};
+        if (r->train) {
+            td_train_shell_view(r->train, &train);
+        }
+        if (r->rollout) {
+            td_rollout_shell_view(r->rollout, &rollout);
+        }
+        snprintf(text, sizeof text, "%.150s%s%.100s%s%.100s", view.text,
+                 train.waits_for[0] ? "; train: " : "", train.waits_for,
+                 rollout.waits_for[0] ? "; rollout: " : "", rollout.waits_for);
+        td_progress_waits(r->progress, text, view.since_ms, td_loop_now_ms(r->loop));
+    }
+    td_timer_start(r->timer, PROGRESS_MS);
+}
+
+// ---- one run ----
+
+static void run_loop(struct run *r) {
+    const struct td_job_state *found = td_run_found_job(&r->dir);
+    uint64_t first = found && found->has_head ? found->head.step : 0;
+    r->progress = td_progress_new(r->data->schedule.total_steps, first, td_loop_now_ms(r->loop));
+    td_run_print_start(r->spec, r->data, &r->dir);
+    start_coordinator(r);
+    r->timer = td_timer_new(r->loop, on_timer, r);
+    td_timer_start(r->timer, PROGRESS_MS);
+    td_loop_run(r->loop);
+    td_progress_end(r->progress);
+    td_timer_close(r->timer);
+    td_rollout_shell_free(r->rollout);
+    td_train_shell_free(r->train);
+    td_coordinator_shell_free(r->coordinator);
+    td_link_hub_free(r->hub);
+    td_progress_free(r->progress);
+}
+
+static enum td_rc make_loop(struct run *r, struct td_err *err) {
+    enum td_rc rc = td_loop_new(&r->loop, err);
+    if (rc == TD_OK) {
+        rc = td_children_new(r->loop, CHILDREN_MAX, &r->children, err);
+    }
+    if (rc == TD_OK) {
+        rc = td_workq_new(r->loop, "td-work", 1, WORKQ_JOBS, &r->workq, err);
+    }
+    static const int signums[] = {SIGINT, SIGTERM};
+    for (int i = 0; rc == TD_OK && i < 2; i++) {
+        if (td_watch_signal(r->loop, signums[i], on_signal, r, &r->signals[i]) != TD_OK) {
+            rc = td_fail(err, TD_EIO, "signals cannot be watched");
+        }
+    }
+    ssize_t n = readlink("/proc/self/exe", r->worker_program, sizeof r->worker_program - 16);
+    if (rc == TD_OK && n <= 0) {
+        rc = td_fail(err, TD_EIO, "cannot tell where this program lies");
+    }
+    if (rc == TD_OK) {
+        r->worker_program[n] = 0;
+        char *slash = strrchr(r->worker_program, '/');
+        snprintf(slash + 1, 15, "tandem-worker");
+    }
+    return rc;
+}
+
+static void drop_loop(struct run *r) {
+    for (int i = 0; i < 2; i++) {
+        td_watch_close(r->signals[i]);
+    }
+    td_workq_free(r->workq);
+    td_run_dir_close(r->loop, &r->dir);
+    td_children_free(r->children);
+    td_loop_free(r->loop);
+}
+
+// Everything before the loop: TD_CLI_OK goes on, anything else is the exit status.
+static int prepare(struct run *r, bool *done) {
+    struct td_err err = {0};
+    struct td_run_dir_opts opts = {.path = r->spec->tandem.run_dir,
+                                   .save_dir = r->spec->trainer.default_local_dir,
+                                   .fresh = r->fresh,
+                                   .rollouts = r->spec->tandem.kind == TD_JOB_GRPO};
+    enum td_rc rc = make_loop(r, &err);
+    if (rc == TD_OK) {
+        rc = td_run_dir_open(r->loop, &opts, &r->dir, &err);
+    }
+    if (rc == TD_OK) {
+        int status = td_run_check_found(&r->dir, &r->canonical, done);
+        if (*done || status != TD_CLI_OK) {
+            return status;
+        }
+        rc = td_job_data_load(r->spec, &r->data, &err);
+    }
+    if (rc == TD_OK) {
+        rc = td_run_check_index(&r->dir, &r->data->index, &err);
+    }
+    if (rc != TD_OK) {
+        fprintf(stderr, "tandem run: %s\n", err.msg);
+        return rc == TD_EINVAL || rc == TD_EUNSUPPORTED ? TD_CLI_USAGE : TD_CLI_FAILED;
+    }
+    return TD_CLI_OK;
+}
+
+static int run_job(struct run *r) {
+    bool done = false;
+    r->dir.lock = -1;
+    int status = prepare(r, &done);
+    if (status == TD_CLI_OK && !done) {
+        run_loop(r);
+        status = r->status;
+        td_run_print_end(&r->dir, r->data, status, r->cause);
+    }
+    if (r->loop) {
+        drop_loop(r);
+    }
+    td_job_data_free(r->data);
+    td_free(r->cause);
+    return status;
+}
+
+static int load_and_run(struct run *r) {
+    struct td_spec_notes notes = {0};
+    struct td_err err = {0};
+    enum td_rc rc = td_job_spec_load(r->args.path, r->args.overrides,
+                                     (size_t)r->args.override_count, &r->spec, &notes, &err);
+    fputs(td_buf_str(&notes.errors), stderr);
+    fputs(td_buf_str(&notes.warnings), stderr);
+    if (rc == TD_OK && notes.no_effect_count) {
+        printf("without effect here:\n%s", td_buf_str(&notes.no_effect));
+    }
+    td_spec_notes_fini(&notes);
+    if (rc != TD_OK) {
+        return TD_CLI_USAGE;
+    }
+    td_job_spec_encode(r->spec, &r->canonical);
+    int status = run_job(r);
+    td_buf_fini(&r->canonical);
+    td_job_spec_free(r->spec);
+    return status;
+}
+
+int td_cli_run(int argc, char **argv) {
+    struct run r = {.args.overrides = td_alloc_array((size_t)argc, sizeof *r.args.overrides)};
+    int kept = 1;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--fresh") == 0) {
+            r.fresh = true;
+        } else if (strcmp(argv[i], "--verbose") == 0) {
+            r.verbose = true;
+            td_trace_set_level(TD_TRACE_DEBUG);
+        } else {
+            argv[kept++] = argv[i];
+        }
+    }
+    int status = td_cli_job_args(kept, argv, &r.args);
+    if (status == TD_CLI_OK) {
+        status = load_and_run(&r);
+    }
+    td_free(r.args.overrides);
+    return status;
+}

@@ -1,0 +1,57 @@
+// Groups under way in a rollout controller: what has been generated of each. A single turn for now:
+// one prompt, n samples of one sequence each. Owned by the loop.
+#ifndef TD_CONTROLLERS_ROLLOUT_EPISODE_H
+#define TD_CONTROLLERS_ROLLOUT_EPISODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "controllers/common/job_data.h"
+#include "controllers/rollout/rolloutc.h"
+#include "lib/base/buf.h"
+#include "proto/worker.pb-c.h"
+
+enum { TD_EPISODE_SAMPLES_MAX = 4096 };
+
+struct td_sample {
+    int32_t *ids; // owned: the response
+    float *logp;  // owned
+    int32_t n;
+    bool done, clipped; // clipped: ended by its length
+    double score;
+};
+
+struct td_episode { // a group
+    uint64_t ticket, job;
+    int worker;
+    struct td_attempt attempt;
+    bool eval;
+    struct td_group group;
+    struct td_version version;
+    struct td_row row;         // borrowed from the job's data
+    struct td_sample *samples; // owned
+    uint32_t sample_count, done;
+    struct td_buf record; // packed, once published
+};
+
+struct td_episodes;
+
+struct td_episodes *td_episodes_new(void);
+void td_episodes_free(struct td_episodes *e);
+struct td_episode *td_episodes_add(struct td_episodes *e, const struct td_rolloutc_effect *start,
+                                   const struct td_job_data *data);
+struct td_episode *td_episodes_find(struct td_episodes *e, uint64_t ticket); // NULL: closed
+void td_episodes_remove(struct td_episodes *e, uint64_t ticket);
+
+// The id of a sample's sequence, and back.
+uint64_t td_episode_sequence(const struct td_episode *g, uint32_t sample);
+uint64_t td_sequence_ticket(uint64_t sequence);
+uint32_t td_sequence_sample(uint64_t sequence);
+
+// Takes what a worker generated. False: not a sample of this group, or one that was done.
+bool td_episode_take(struct td_episode *g, const Tandem__Worker__Generated *m);
+// Scores every sample with the row's grader. The text is the response without special tokens.
+enum td_rc td_episode_score(struct td_episode *g, const struct td_job_data *data,
+                            struct td_err *err) TD_MUST_CHECK;
+
+#endif

@@ -1,0 +1,85 @@
+// The rollout controller's shell: bringing a version's weights to a worker.
+#include <unistd.h>
+
+#include "controllers/rollout/shell_int.h"
+#include "lib/base/mem.h"
+#include "lib/base/trace.h"
+
+struct weights_call {
+    struct td_rollout_shell *shell;
+    enum td_rolloutc_event_kind kind;
+    uint32_t worker;
+    struct td_version version;
+};
+
+static void give(struct weights_call *c, bool ok) {
+    struct td_rolloutc_event e = {
+        .kind = c->kind, .worker = c->worker, .version = c->version, .ok = ok};
+    td_rollout_shell_step(c->shell, &e);
+    td_free(c);
+}
+
+static void on_reply(void *user, int worker, const td_frame *f, const int *fds) {
+    struct weights_call *c = user;
+    (void)fds;
+    if (!f) { // WORKER_DOWN tells
+        td_free(c);
+        return;
+    }
+    bool refused = f->body_case == TANDEM__WORKER__FRAME__BODY_ERROR;
+    if (refused) {
+        td_trace_warn("weights refused", "worker=%d cause=\"%s\"", worker, f->error->message);
+    }
+    give(c, !refused);
+}
+
+static void give_later(void *user) {
+    struct weights_call *c = user;
+    struct td_rollout_shell *s = c->shell;
+    give(c, false);
+    td_rollout_shell_idle(s);
+}
+
+static struct weights_call *new_call(struct td_rollout_shell *s, const struct td_rolloutc_effect *x,
+                                     enum td_rolloutc_event_kind kind) {
+    struct weights_call *c = td_alloc(sizeof *c);
+    *c =
+        (struct weights_call){.shell = s, .kind = kind, .worker = x->worker, .version = x->version};
+    return c;
+}
+
+void td_rollout_shell_prepare(struct td_rollout_shell *s, const struct td_rolloutc_effect *x) {
+    struct weights_call *c = new_call(s, x, TD_RC_PREPARED);
+    struct td_link_snapshot key = {x->job, x->version.lineage, x->version.step, x->digest};
+    struct td_err err;
+    int fd = -1;
+    if (td_link_pull_snapshot(s->link, &key, &fd, &err) != TD_OK) {
+        td_trace_debug("snapshot not there yet", "cause=\"%s\"", err.msg);
+        s->busy++;
+        td_loop_defer(s->config.loop, give_later, c);
+        return;
+    }
+    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT;
+    version.lineage = x->version.lineage;
+    version.step = x->version.step;
+    Tandem__Worker__Prepare m = TANDEM__WORKER__PREPARE__INIT;
+    m.version = &version;
+    m.digest = x->digest;
+    td_frame f = TANDEM__WORKER__FRAME__INIT;
+    f.body_case = TANDEM__WORKER__FRAME__BODY_PREPARE;
+    f.prepare = &m;
+    td_pool_send(s->pool, (int)x->worker, &f, fd, on_reply, c);
+    close(fd);
+}
+
+void td_rollout_shell_flip(struct td_rollout_shell *s, const struct td_rolloutc_effect *x) {
+    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT;
+    version.lineage = x->version.lineage;
+    version.step = x->version.step;
+    Tandem__Worker__Flip m = TANDEM__WORKER__FLIP__INIT;
+    m.version = &version;
+    td_frame f = TANDEM__WORKER__FRAME__INIT;
+    f.body_case = TANDEM__WORKER__FRAME__BODY_FLIP;
+    f.flip = &m;
+    td_pool_send(s->pool, (int)x->worker, &f, -1, on_reply, new_call(s, x, TD_RC_FLIPPED));
+}

@@ -1,0 +1,96 @@
+// Validation samples as JSON lines: see val_dump.h.
+#include "controllers/rollout/val_dump.h"
+
+#include <jansson.h>
+
+#include "lib/base/file.h"
+#include "lib/base/mem.h"
+
+enum { DIGITS = 17 };
+
+struct td_val_dump {
+    const char *dir;
+    const struct td_job_data *data;
+    uint64_t step, rows, have;
+    char **lines; // rows: owned, NULL until scored
+};
+
+struct td_val_dump *td_val_dump_new(const char *dir, const struct td_job_data *data) {
+    struct td_val_dump *d = td_alloc(sizeof *d);
+    d->dir = dir;
+    d->data = data;
+    d->rows = td_job_data_val_rows(data);
+    d->lines = td_alloc_array(d->rows + 1, sizeof *d->lines);
+    return d;
+}
+
+static void clear(struct td_val_dump *d, uint64_t step) {
+    for (uint64_t i = 0; i < d->rows; i++) {
+        td_free(d->lines[i]);
+        d->lines[i] = NULL;
+    }
+    d->step = step;
+    d->have = 0;
+}
+
+void td_val_dump_free(struct td_val_dump *d) {
+    if (d) {
+        clear(d, 0);
+        td_free(d->lines);
+        td_free(d);
+    }
+}
+
+static char *decode(const struct td_val_dump *d, const int32_t *ids, size_t n) {
+    struct td_buf text = {0};
+    td_tokenizer_decode(d->data->tokenizer, ids, n, true, &text);
+    char *copy = td_strdup(td_buf_str(&text));
+    td_buf_fini(&text);
+    return copy;
+}
+
+static char *lines_of(const struct td_val_dump *d, const struct td_episode *g) {
+    struct td_buf out = {0};
+    char *input = decode(d, g->row.ids, g->row.n);
+    for (uint32_t i = 0; i < g->sample_count; i++) {
+        char *output = decode(d, g->samples[i].ids, (size_t)g->samples[i].n);
+        json_t *root = json_pack("{s:s,s:s,s:s,s:f,s:I}", "input", input, "output", output, "gts",
+                                 g->row.ground_truth, "score", g->samples[i].score, "step",
+                                 (json_int_t)g->version.step);
+        char *line = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+        td_buf_printf(&out, "%s\n", line ? line : "{}"); // a NUL byte in a text cannot be packed
+        td_free(line);
+        json_decref(root);
+        td_free(output);
+    }
+    td_free(input);
+    char *copy = td_strdup(td_buf_str(&out));
+    td_buf_fini(&out);
+    return copy;
+}
+
+static enum td_rc write_file(struct td_val_dump *d, struct td_err *err) {
+    struct td_buf all = {0};
+    for (uint64_t i = 0; i < d->rows; i++) {
+        td_buf_puts(&all, d->lines[i]);
+    }
+    char *path = td_asprintf("%s/%llu.jsonl", d->dir, (unsigned long long)d->step);
+    enum td_rc rc = td_make_dirs(d->dir, err);
+    if (rc == TD_OK) {
+        rc = td_file_write(path, all.data, all.len, err);
+    }
+    td_free(path);
+    td_buf_fini(&all);
+    return rc;
+}
+
+enum td_rc td_val_dump_add(struct td_val_dump *d, const struct td_episode *g, struct td_err *err) {
+    if (g->version.step != d->step || d->have == d->rows) {
+        clear(d, g->version.step);
+    }
+    if (g->group.index >= d->rows || d->lines[g->group.index]) {
+        return TD_OK; // a group that ran twice
+    }
+    d->lines[g->group.index] = lines_of(d, g);
+    return ++d->have == d->rows ? write_file(d, err) : TD_OK;
+}
