@@ -353,7 +353,7 @@ static void take_round(struct td_trainc *x, const struct td_round_read *r) {
         x->round_ready = true;
         x->round_updates = r->updates;
         td_free(x->round_metrics);
-        x->round_metrics = td_memdup(r->metrics, r->metrics ? sizeof *r->metrics : 0);
+        x->round_metrics = r->metrics ? td_memdup(r->metrics, sizeof *r->metrics) : NULL;
         return;
     }
     td_trainc_forget_missing(x);
