@@ -591,7 +591,24 @@ static void drive_in_round(struct td_trainc *x, struct td_trainc_effects *out) {
     }
 }
 
+// A rank that came back without the state is told at once: the others may be held up by it in a
+// collective until its deadline.
+static bool rank_came_back_empty(struct td_trainc *x) {
+    for (uint32_t i = 0; i < x->rank_count && x->loaded == x->generation; i++) {
+        const struct td_rank *r = &x->ranks[i];
+        if (r->up && !r->seq && r->generation != x->generation && !TD_PLANTED(LOAD_ONCE)) {
+            td_ranks_lose(x, "rank %u lost the train state of generation %" PRIu64, i,
+                          x->generation);
+            return true;
+        }
+    }
+    return false;
+}
+
 void td_ranks_drive(struct td_trainc *x, struct td_trainc_effects *out) {
+    if (x->rank_count <= x->config.workers && rank_came_back_empty(x)) {
+        return;
+    }
     if (!ranks_ready(x, out) || !ranks_based(x, out) || !ranks_level(x, out)) {
         return;
     }
