@@ -1,10 +1,12 @@
 // Cutting a matrix product: rows and panels of columns over threads, k into blocks that fit the
 // caches. B is read from panels: prepared ones, or packed block by block into scratch memory. A
 // block of k continues the chains of the one before from C, so no cut changes a bit.
+#include <string.h>
+
 #include "lib/base/check.h"
 #include "workers/backend/cpu/cpu_int.h"
 
-enum { BLOCK_K = 384, BLOCK_ROWS = 240, BLOCK_COLS = 1024 };
+enum { BLOCK_K = 384, BLOCK_ROWS = 240, BLOCK_COLS = 1024, DIRECT_ROWS = 24 };
 
 struct job {
     struct td_cpu *cpu;
@@ -23,50 +25,87 @@ static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
-// Panels of B(k0 .. k0+kc, j .. j+nc).
+// Panels of B(k0 .. k0+k, j .. j+n) in `to`.
 static void pack_b(const struct job *g, struct td_gemm_block *b, float *to, int64_t k0, int64_t j) {
     const struct td_tensor *x = &g->args->b;
     bool transposed = g->args->kind == TD_GEMM_NT;
-    int panel = g->cpu->kernels->panel;
-    struct td_pack_block pack = {.from = transposed ? td_cpu_row(x, j) + k0 : td_cpu_row(x, k0) + j,
-                                 .to = to,
-                                 .row = transposed ? 1 : x->ld,
-                                 .col = transposed ? x->ld : 1,
-                                 .step = b->k * panel,
-                                 .k = b->k,
-                                 .n = b->n,
-                                 .panel = panel};
-    g->cpu->kernels->pack(&pack);
     b->b = to;
-    b->b_step = pack.step;
+    b->b_row = g->cpu->kernels->panel;
+    b->b_step = b->k * b->b_row;
+    g->cpu->kernels->pack(
+        &(struct td_pack_block){.from = transposed ? td_cpu_row(x, j) + k0 : td_cpu_row(x, k0) + j,
+                                .to = to,
+                                .row = transposed ? 1 : x->ld,
+                                .col = transposed ? x->ld : 1,
+                                .step = b->b_step,
+                                .k = b->k,
+                                .n = b->n});
 }
 
-// One block of k and columns for rows [lo, hi).
-static void block(const struct job *g, struct td_gemm_block b, int64_t k0, struct td_share rows,
+// Rows whose distance is a multiple of 2 KiB fight for the same few cache lines.
+static bool rows_collide(const struct job *g) {
+    return g->args->kind != TD_GEMM_TN && g->args->a.ld % 512 == 0 && g->m > 8;
+}
+
+// Gives the block its A: as it lies, in tiles, or copied out of the way of its own rows.
+static void set_a(const struct job *g, struct td_gemm_block *b, int64_t k0, int64_t i,
                   float *scratch) {
     const struct td_tensor *x = &g->args->a;
+    if (g->args->kind == TD_GEMM_TN) {
+        g->cpu->kernels->pack_tiles(&(struct td_pack_block){.from = td_cpu_row(x, k0) + i,
+                                                            .to = scratch,
+                                                            .row = x->ld,
+                                                            .col = 1,
+                                                            .k = b->k,
+                                                            .n = b->m});
+        b->a = scratch;
+        b->a_tiled = true;
+    } else if (rows_collide(g)) {
+        b->a = scratch;
+        b->a_row = BLOCK_K + 16;
+        for (int64_t r = 0; r < b->m; r++) {
+            memcpy(scratch + r * b->a_row, td_cpu_row(x, i + r) + k0,
+                   (size_t)b->k * sizeof *scratch);
+        }
+    } else {
+        b->a = td_cpu_row(x, i) + k0;
+        b->a_row = x->ld;
+    }
+}
+
+// One block of k and columns for the rows of a share.
+static void block(const struct job *g, struct td_gemm_block b, int64_t k0, struct td_share rows,
+                  float *scratch) {
     for (int64_t i = rows.lo; i < rows.hi; i += BLOCK_ROWS) {
         struct td_gemm_block part = b;
         part.m = least(BLOCK_ROWS, rows.hi - i);
         part.c = b.c + i * b.ldc;
-        if (g->args->kind == TD_GEMM_TN) {
-            struct td_pack_block pack = {.from = td_cpu_row(x, k0) + i,
-                                         .to = scratch,
-                                         .row = x->ld,
-                                         .col = 1,
-                                         .k = b.k,
-                                         .n = part.m,
-                                         .panel = (int)part.m};
-            g->cpu->kernels->pack(&pack);
-            part.a = scratch;
-            part.a_row = 1;
-            part.a_col = part.m;
-        } else {
-            part.a = td_cpu_row(x, i) + k0;
-            part.a_row = x->ld;
-            part.a_col = 1;
-        }
+        set_a(g, &part, k0, i, scratch);
         g->cpu->kernels->gemm(&part);
+    }
+}
+
+// B as it lies, for few rows, where packing would cost more than it saves; but for the last
+// columns.
+static void block_direct(const struct job *g, struct td_gemm_block b, int64_t k0,
+                         struct td_share rows, float *own) {
+    float *own_a = own + BLOCK_K * BLOCK_COLS;
+    int64_t panel = g->cpu->kernels->panel, whole = b.n / panel * panel;
+    int64_t j = b.c - (const float *)g->args->c.p;
+    struct td_gemm_block part = b;
+    part.b = td_cpu_row(&g->args->b, k0) + j;
+    part.b_row = g->args->b.ld;
+    part.b_step = panel;
+    part.n = whole;
+    if (whole) {
+        block(g, part, k0, rows, own_a);
+    }
+    if (whole < b.n) {
+        part.c += whole;
+        part.n = b.n - whole;
+        part.bias = b.bias ? b.bias + whole : NULL;
+        pack_b(g, &part, own, k0, j + whole);
+        block(g, part, k0, rows, own_a);
     }
 }
 
@@ -95,11 +134,15 @@ static void gemm_part(void *arg, int index, int parts) {
             }
             if (a->packed) {
                 b.b = (const float *)a->packed + j * g->k + k0 * panel;
+                b.b_row = panel;
                 b.b_step = g->k * panel;
+                block(g, b, k0, rows, own_a);
+            } else if (a->kind == TD_GEMM_NN && g->m <= DIRECT_ROWS) {
+                block_direct(g, b, k0, rows, own);
             } else {
                 pack_b(g, &b, own, k0, j);
+                block(g, b, k0, rows, own_a);
             }
-            block(g, b, k0, rows, own_a);
             k0 += b.k;
         } while (k0 < g->k);
     }
@@ -135,8 +178,8 @@ void td_cpu_gemm(struct td_backend *be, const struct td_gemm_args *a) {
     }
     int parts = td_cpu_parts(cpu, g.m * g.n * (g.k + 1));
     cut(&g, parts);
-    if (!a->packed) {
-        g.scratch_floats = (size_t)BLOCK_K * (BLOCK_COLS + BLOCK_ROWS);
+    if (!a->packed || rows_collide(&g)) {
+        g.scratch_floats = BLOCK_K * BLOCK_COLS + (BLOCK_K + 16) * BLOCK_ROWS;
         g.scratch =
             td_cpu_scratch(cpu, TD_SCRATCH_PARTS, (size_t)parts * g.scratch_floats * sizeof(float));
         if (!g.scratch) {
@@ -166,8 +209,7 @@ static void prepare_part(const void *args, int64_t lo, int64_t hi) {
                                                   .col = p->w->ld,
                                                   .step = k * panel,
                                                   .k = k,
-                                                  .n = hi - lo,
-                                                  .panel = panel});
+                                                  .n = hi - lo});
 }
 
 void td_cpu_gemm_prepare(struct td_backend *be, const struct td_tensor *w, void *packed) {

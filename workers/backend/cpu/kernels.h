@@ -8,24 +8,24 @@
 
 #include "workers/backend/backend.h"
 
-// C[m,n] over panels of B. A's element (i,k) is a[i*a_row + k*a_col]. Panel j holds columns
-// j*panel .. of B as [k][panel], panels are b_step apart. Chains start from C when acc, else 0.
+// C[m,n] from panels of B: panel j holds columns j*panel .. as rows of b_row floats; panels are
+// b_step apart. A's element (i,k) is a[i*a_row + k], or lies in tiles (pack_tiles). Chains
+// start from C when acc, else from 0.
 struct td_gemm_block {
     const float *a, *b, *bias; // bias: added at the end, or NULL
     float *c;
-    int64_t a_row, a_col, b_step, ldc;
+    int64_t a_row, b_row, b_step, ldc;
     int64_t m, n, k;
-    bool acc;
+    bool acc, a_tiled;
 };
 
-// Copies k rows × n columns of B(k, n) = b[k*b_row + n*b_col] to panels [k][panel], b_step apart,
-// zero-padded; for A: pieces of `panel` rows.
+// Copies B(k, n) = from[k*row + n*col], row or col being 1, to panels [k][panel], zero-padded, step
+// apart.
 struct td_pack_block {
     const float *from;
     float *to;
-    int64_t row, col, step; // strides of from along k and n; distance of panels in to
+    int64_t row, col, step;
     int64_t k, n;
-    int panel;
 };
 
 // Scores: s[i*lds + j] = scale · q_i·k_j. Rows are d floats, d a multiple of 16 (padded by zeros).
@@ -81,6 +81,8 @@ struct td_kernels {
     int panel, rows_max; // of gemm
     void (*gemm)(const struct td_gemm_block *g);
     void (*pack)(const struct td_pack_block *p);
+    // A(i, k) = from[k*row + i*col] to the tiles that gemm walks for p->n rows.
+    void (*pack_tiles)(const struct td_pack_block *p);
     // Each takes the op's public arguments and a range of rows (columns where marked).
     td_range_fn rmsnorm_fwd, rmsnorm_bwd_dx, rmsnorm_bwd_dw /* columns */, bias_grad /* columns */,
         add_rows /* columns; td_add_rows */, rope, swiglu_fwd, swiglu_bwd, axpby, adamw;

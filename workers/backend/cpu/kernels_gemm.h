@@ -25,7 +25,8 @@ TD_INLINE void put(const struct td_gemm_block *g, int r, int v, int64_t width, v
 }
 
 // rows × panels is constant once inlined; width columns of the last panel are real.
-TD_INLINE void tile(const struct td_gemm_block *g, int rows, int panels, int64_t width) {
+TD_INLINE void tile(const struct td_gemm_block *g, int rows, int panels, int64_t width,
+                    bool tiled) {
     vf sum[ROWS_MAX][WIDE];
     int vecs = panels * PANEL_VECS;
 #pragma GCC unroll 16
@@ -38,7 +39,9 @@ TD_INLINE void tile(const struct td_gemm_block *g, int rows, int panels, int64_t
         }
     }
     const float *a = g->a, *b = g->b;
-    for (int64_t k = 0; k < g->k; k++, a += g->a_col, b += PANEL) {
+    int64_t a_row = tiled ? 1 : g->a_row, a_col = tiled ? rows : 1;
+#pragma GCC unroll 2
+    for (int64_t k = 0; k < g->k; k++, a += a_col, b += g->b_row) {
         vf x[WIDE];
 #pragma GCC unroll 16
         for (int v = 0; v < vecs; v++) {
@@ -46,7 +49,7 @@ TD_INLINE void tile(const struct td_gemm_block *g, int rows, int panels, int64_t
         }
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
-            vf y = dup(a[r * g->a_row]);
+            vf y = dup(a[r * a_row]);
 #pragma GCC unroll 16
             for (int v = 0; v < vecs; v++) {
                 sum[r][v] = fma_v(y, x[v], sum[r][v]);
@@ -64,7 +67,11 @@ TD_INLINE void tile(const struct td_gemm_block *g, int rows, int panels, int64_t
 
 #define TILE(n, p)                                                                                 \
     case n:                                                                                        \
-        tile(g, n, p, width);                                                                      \
+        if (g->a_tiled) {                                                                          \
+            tile(g, n, p, width, true);                                                            \
+        } else {                                                                                   \
+            tile(g, n, p, width, false);                                                           \
+        }                                                                                          \
         return;
 
 // At most ROWS_MAX rows, one panel.
@@ -120,44 +127,107 @@ static __attribute__((noinline)) void tile_wide(const struct td_gemm_block *g, i
 #endif
 }
 
-static void kernel_gemm(const struct td_gemm_block *g) {
-    int64_t tiles = (g->m + ROWS_MAX - 1) / ROWS_MAX;
-    int wide = panels_at_once(g->m);
-    for (int64_t j = 0; j < g->n;) {
-        bool is_wide = wide > 1 && g->n - j > (wide - 1) * PANEL;
-        int64_t step = is_wide ? wide * PANEL : PANEL;
-        int64_t width = g->n - j < step ? g->n - j : step;
-        for (int64_t t = 0; t < tiles; t++) { // tiles of nearly equal height
-            int64_t lo = g->m * t / tiles, hi = g->m * (t + 1) / tiles;
-            struct td_gemm_block part = *g;
-            part.a += lo * g->a_row;
-            part.b += j / PANEL * g->b_step;
-            part.c += lo * g->ldc + j;
-            part.bias = g->bias ? g->bias + j : NULL;
-            part.m = hi - lo;
-            (is_wide ? tile_wide : tile_rows)(&part, width);
+struct tiles { // m rows cut into tiles of nearly equal height
+    int64_t m, count;
+};
+
+static struct tiles tiles_of(int64_t m) {
+    return (struct tiles){.m = m, .count = (m + ROWS_MAX - 1) / ROWS_MAX};
+}
+
+static int64_t tile_start(struct tiles t, int64_t i) {
+    return t.m * i / t.count;
+}
+
+// The rows of C that come next, so that they are here when their chains start.
+static void prefetch_rows(const float *c, int64_t ldc, int64_t rows, int64_t width) {
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < width; i += 16) {
+            __builtin_prefetch(c + r * ldc + i, 1);
         }
-        j += step;
+    }
+}
+
+static void one_tile(const struct td_gemm_block *g, struct tiles tiles, int64_t t, int64_t j,
+                     int64_t step) {
+    int64_t lo = tile_start(tiles, t), rows = tile_start(tiles, t + 1) - lo;
+    int64_t width = g->n - j < step ? g->n - j : step;
+    struct td_gemm_block part = *g;
+    part.a += lo * (g->a_tiled ? g->k : g->a_row);
+    part.b += j / PANEL * g->b_step;
+    part.c += lo * g->ldc + j;
+    part.bias = g->bias ? g->bias + j : NULL;
+    part.m = rows;
+    if (g->acc && t + 1 < tiles.count) {
+        prefetch_rows(part.c + rows * g->ldc, g->ldc, tile_start(tiles, t + 2) - lo - rows, width);
+    }
+    (step > PANEL ? tile_wide : tile_rows)(&part, width);
+}
+
+enum { SHORT_CHAIN = 64 }; // below, C costs more than A and B: it is walked row by row
+
+static void kernel_gemm(const struct td_gemm_block *g) {
+    struct tiles tiles = tiles_of(g->m);
+    int wide = panels_at_once(g->m);
+    bool by_rows = g->k < SHORT_CHAIN;
+    for (int64_t outer = 0; outer < (by_rows ? tiles.count : 1); outer++) {
+        for (int64_t j = 0; j < g->n;) {
+            int64_t step = g->n - j > (wide - 1) * PANEL ? wide * PANEL : PANEL;
+            for (int64_t t = 0; t < (by_rows ? 1 : tiles.count); t++) {
+                one_tile(g, tiles, outer + t, j, step);
+            }
+            j += step;
+        }
+    }
+}
+
+// Columns of the panel are rows of `from`: blocks of 16 x 16 keep both sides in few cache lines.
+static void pack_transposed(const struct td_pack_block *p, const float *from, float *to,
+                            int64_t width) {
+    for (int64_t c0 = 0; c0 < width; c0 += 16) {
+        int64_t c1 = c0 + 16 < width ? c0 + 16 : width;
+        for (int64_t k0 = 0; k0 < p->k; k0 += 16) {
+            int64_t k1 = k0 + 16 < p->k ? k0 + 16 : p->k;
+            for (int64_t c = c0; c < c1; c++) {
+                for (int64_t k = k0; k < k1; k++) {
+                    to[k * PANEL + c] = from[k + c * p->col];
+                }
+            }
+        }
     }
 }
 
 static void kernel_pack(const struct td_pack_block *p) {
-    for (int64_t j = 0; j < p->n; j += p->panel) {
+    for (int64_t j = 0; j < p->n; j += PANEL) {
         const float *from = p->from + j * p->col;
-        float *to = p->to + j / p->panel * p->step;
-        int64_t width = p->n - j < p->panel ? p->n - j : p->panel;
-        if (width < p->panel) {
-            memset(to, 0, (size_t)(p->k * p->panel) * sizeof *to);
+        float *to = p->to + j / PANEL * p->step;
+        int64_t width = p->n - j < PANEL ? p->n - j : PANEL;
+        if (width < PANEL) {
+            memset(to, 0, (size_t)(p->k * PANEL) * sizeof *to);
         }
-        if (p->col == 1) {
+        if (p->col != 1) {
+            pack_transposed(p, from, to, width);
+        } else if (width == PANEL) {
             for (int64_t k = 0; k < p->k; k++) {
-                memcpy(to + k * p->panel, from + k * p->row, (size_t)width * sizeof *to);
+                memcpy(to + k * PANEL, from + k * p->row, PANEL * sizeof *to);
             }
-            continue;
+        } else {
+            for (int64_t k = 0; k < p->k; k++) {
+                memcpy(to + k * PANEL, from + k * p->row, (size_t)width * sizeof *to);
+            }
         }
+    }
+}
+
+static void kernel_pack_tiles(const struct td_pack_block *p) {
+    struct tiles tiles = tiles_of(p->n);
+    for (int64_t t = 0; t < tiles.count; t++) {
+        int64_t lo = tile_start(tiles, t), rows = tile_start(tiles, t + 1) - lo;
+        const float *from = p->from + lo * p->col;
+        float *to = p->to + lo * p->k;
         for (int64_t k = 0; k < p->k; k++) {
-            for (int64_t c = 0; c < width; c++) {
-                to[k * p->panel + c] = from[k * p->row + c * p->col];
+            for (int64_t i = 0; i < rows; i += TD_LANES) {
+                store_some(to + k * rows + i, load_some(from + k * p->row + i, rows - i), rows - i);
             }
         }
     }

@@ -5,6 +5,7 @@ static const struct td_kernels table = {
     .rows_max = ROWS_MAX,
     .gemm = kernel_gemm,
     .pack = kernel_pack,
+    .pack_tiles = kernel_pack_tiles,
     .rmsnorm_fwd = kernel_rmsnorm_fwd,
     .rmsnorm_bwd_dx = kernel_rmsnorm_bwd_dx,
     .rmsnorm_bwd_dw = kernel_rmsnorm_bwd_dw,
