@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/base/crc.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 
@@ -21,7 +22,7 @@ enum { ALIGN = 64, ARRAYS = 8 };
 
 struct header {
     uint64_t magic;
-    uint32_t rows, tokens, updates, reserved;
+    uint32_t rows, tokens, updates, crc; // CRC-32C of what is before it
 };
 
 // Offsets of the arrays; at[ARRAYS] is the size of all.
@@ -49,6 +50,7 @@ enum td_rc td_batch_write(const struct td_batch *b, int *fd, struct td_err *err)
     struct header h = {
         .magic = BATCH_MAGIC, .rows = b->rows, .tokens = b->tokens, .updates = b->updates};
     struct layout l;
+    h.crc = td_crc32c(0, &h, offsetof(struct header, crc));
     lay_out(b->rows, b->tokens, b->updates, &l);
     int out = memfd_create("td-batch", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (out < 0) {
@@ -141,7 +143,7 @@ static enum td_rc check_map(struct td_batch *b, struct td_err *err) {
     struct header h;
     struct layout l;
     memcpy(&h, b->map, sizeof h);
-    if (h.magic != BATCH_MAGIC) {
+    if (h.magic != BATCH_MAGIC || h.crc != td_crc32c(0, &h, offsetof(struct header, crc))) {
         return td_fail(err, TD_ECORRUPT, "batch: not a batch");
     }
     lay_out(h.rows, h.tokens, h.updates, &l);

@@ -81,7 +81,7 @@ static double *flat_at(const struct td_tensor *flat, int64_t i) {
 // Entries of every tensor, central differences of step 1e-5: error O(1e-10) of values about 1.
 static void test_model_gradients_by_differences(void **state) {
     (void)state;
-    enum { ENTRIES = 16 };
+    enum { ENTRIES = 10 };
     for (int c = 0; c < TINY_CASES; c++) {
         struct fixture f = {0};
         set_up(&f, td_backend_ref_new(), &tiny_cases[c]);
