@@ -395,8 +395,7 @@ static void lower_by_rounds(const struct td_job_state *j, uint64_t step, struct 
 void td_arrived_low_water(const struct td_trainc *x, Tandem__Journal__Checkpoint *out) {
     const struct td_arrivals *a = &x->arrivals;
     size_t n = a->tail_count;
-    struct td_tail *tails = td_alloc_array(n, sizeof *tails);
-    memcpy(tails, a->tails, n * sizeof *tails);
+    struct td_tail *tails = td_memdup(a->tails, n * sizeof *tails);
     // All arrivals that are still held matter: open, sealed and not committed, or not yet drawn.
     for (size_t i = 0; i < a->count && !TD_PLANTED(LOW_WATER); i++) {
         for (size_t p = 0; p < a->items[i].low_count; p++) {

@@ -143,6 +143,9 @@ const struct td_job_state *world_job(const struct world *w);
 const Tandem__Sync__TrainReport *world_report(const struct world *w);
 // The state that the rounds up to step must give.
 uint64_t world_expected(const struct world *w, uint64_t step);
+// What a round trains on.
+uint64_t world_batch_of(const struct td_round_state *r);
+void world_add_job(struct world *w); // INIT, LEAD, JOB
 uint64_t world_weight_digest(uint64_t state);
 uint64_t world_state_digest(uint64_t state);
 
