@@ -116,7 +116,7 @@ static void write_file(const char *header, int64_t length, size_t n) {
 
 #define T(name, dtype, shape, from, to)                                                            \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" from "," to "]" \
-                                                                                               "}"
+    "}"
 
 static void test_safetensors_refuses(void **state) {
     (void)state;
