@@ -331,6 +331,55 @@ static void test_model_random_weights(void **state) {
     td_backend_free(be);
 }
 
+// One training pass from nothing; every failure must be TD_ENOMEM and leave nothing behind.
+static enum td_rc train_once(struct td_backend *be, const struct td_model_config *config,
+                             struct td_err *err) {
+    struct td_model *m = NULL;
+    struct td_weights w = {0};
+    struct td_tensor grads = {0}, hidden;
+    struct tiny_batch batch;
+    double out[TINY_TOKENS];
+    tiny_batch_fill(&batch, config->vocab_size, 5);
+    struct td_packed packed = tiny_packed(&batch);
+    struct td_head_rows rows = {
+        .n = batch.n, .rows = batch.rows, .target = batch.target, .temperature = 1, .logp = out};
+    enum td_rc rc = td_model_new(be, config, &m, err);
+    rc = rc ? rc : td_weights_new(m, &w, err);
+    rc = rc ? rc : td_model_flat_new(m, &grads, err);
+    rc = rc ? rc : td_weights_prepare(m, &w, err);
+    rc = rc ? rc : td_model_forward(m, &w, &packed, TD_FORWARD_TRAIN, &hidden, err);
+    rc = rc ? rc : td_model_logprob(m, &w, &hidden, &rows, err);
+    rc = rc ? rc : td_model_backward(m, &w, out, NULL, &grads, err);
+    if (grads.p) {
+        be->ops->release(be, grads.p);
+    }
+    if (m) {
+        td_weights_fini(m, &w);
+        td_model_free(m);
+    }
+    return rc;
+}
+
+static void test_model_survives_every_failed_allocation(void **state) {
+    (void)state;
+    struct td_model_config config = tiny_config(&tiny_cases[2]);
+    struct td_backend *be = backend_at(1);
+    enum td_rc rc = TD_ENOMEM;
+    int failures = 0;
+    for (; rc != TD_OK; failures++) {
+        struct td_err err = {0};
+        td_mem_fail_at(failures);
+        rc = train_once(be, &config, &err);
+        td_mem_fail_at(-1);
+        assert_true(rc == TD_OK || rc == TD_ENOMEM);
+        assert_true(rc == TD_OK || err.msg[0]);
+        assert_true(failures < 100);
+    }
+    print_message("%d allocations failed in turn\n", failures - 1);
+    assert_true(failures > 5);
+    td_backend_free(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_gradients_by_differences),
@@ -340,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_model_logits_give_the_logprobs),
         cmocka_unit_test(test_model_refuses_foreign_ids),
         cmocka_unit_test(test_model_random_weights),
+        cmocka_unit_test(test_model_survives_every_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
