@@ -16,6 +16,7 @@
 #include "controllers/train/shell.h"
 #include "coordinator/shell.h"
 #include "lib/base/mem.h"
+#include "lib/base/rng.h"
 #include "lib/base/trace.h"
 #include "lib/io/workq.h"
 #include "lib/spec/job_spec.h"
@@ -28,6 +29,8 @@ enum {
     MEMBER_TIMEOUT_MS = 20000,
     STATE_EVERY = 1000,
     PROGRESS_MS = 500,
+    MEMBER_TRAIN = 1,
+    MEMBER_ROLLOUT = 2,
 };
 
 struct run {
@@ -129,6 +132,11 @@ static uint64_t random_id(void) {
     return id;
 }
 
+// A run directory is a member that comes back under its name, so that its gang goes on.
+static uint64_t member_of(const struct run *r, uint64_t which) {
+    return td_hash_u64(td_log_id(r->dir.journal), which) | 1;
+}
+
 static enum td_rc start_train(struct run *r, struct td_err *err) {
     struct td_train_shell_config c = {.loop = r->loop,
                                       .children = r->children,
@@ -142,7 +150,8 @@ static enum td_rc start_train(struct run *r, struct td_err *err) {
                                       .run_dir = r->dir.path,
                                       .save_dir = r->dir.save_dir,
                                       .worker_program = r->worker_program,
-                                      .member = random_id(),
+                                      .member = member_of(r, MEMBER_TRAIN),
+                                      .incarnation = random_id(),
                                       .job = r->job,
                                       .journal_id = td_log_id(r->dir.journal),
                                       .workers = (uint32_t)r->spec->tandem.train.workers,
@@ -163,7 +172,8 @@ static enum td_rc start_rollout(struct run *r, struct td_err *err) {
                                         .spec_bytes = r->canonical.len,
                                         .run_dir = r->dir.path,
                                         .worker_program = r->worker_program,
-                                        .member = random_id(),
+                                        .member = member_of(r, MEMBER_ROLLOUT),
+                                        .incarnation = random_id(),
                                         .job = r->job,
                                         .journal_id = td_log_id(r->dir.journal),
                                         .workers = (uint32_t)r->spec->tandem.rollout.workers,

@@ -16,7 +16,7 @@
 #include "lib/spec/build_id.h"
 #include "workers/worker_int.h"
 
-enum { POLL_MS = 200, FRAMES_PER_TURN = 256 };
+enum { POLL_MS = 200 };
 
 // The stop flag: the second of the two mutable globals that the style allows.
 static volatile sig_atomic_t stop_flag;
@@ -147,7 +147,8 @@ static void serve_frame(struct td_worker *w, td_frame *f, int *fds) {
 }
 
 static void serve_frames(struct td_worker *w) {
-    for (int n = 0; n < FRAMES_PER_TURN && w->conn && !w->stopping; n++) {
+    // Until there is none: frames that were read ahead do not make the socket readable again.
+    while (w->conn && !w->stopping) {
         td_frame *f = NULL;
         int fds[TD_FRAME_FDS_MAX];
         struct td_err err;

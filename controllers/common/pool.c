@@ -322,7 +322,8 @@ static void slot_read(void *user, int fd, unsigned events) {
     if (events & TD_LOOP_WRITE) {
         watch_writes(s);
     }
-    for (int n = 0; n < 64 && s->conn; n++) {
+    // Until there is none: frames that were read ahead do not make the socket readable again.
+    while (s->conn) {
         td_frame *f = NULL;
         int fds[TD_FRAME_FDS_MAX];
         struct td_err err;

@@ -5,6 +5,7 @@
 #include "lib/base/check.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 #include "lib/spec/build_id.h"
 
 enum { TICK_MS = 200, REPORT_MS = 500, RETRY_MS = 50, SILENT_MS = 10000, STOP_MS = 5000 };
@@ -18,6 +19,8 @@ static void send_report(struct td_rollout_shell *s, const Tandem__Sync__Report *
 }
 
 static void execute(struct td_rollout_shell *s, const struct td_rolloutc_effect *x) {
+    td_trace_debug("rollout effect", "kind=%d worker=%u ticket=%llu", (int)x->kind, x->worker,
+                   (unsigned long long)x->ticket);
     switch (x->kind) {
     case TD_RC_PREPARE:
         td_rollout_shell_prepare(s, x);
@@ -122,7 +125,7 @@ static enum td_rc make_pool(struct td_rollout_shell *s, struct td_err *err) {
                                .name = "rollout",
                                .program = s->config.worker_program,
                                .count = (int)s->config.workers,
-                               .controller = s->config.member,
+                               .controller = s->config.incarnation,
                                .job = s->config.job,
                                .journal_id = s->config.journal_id,
                                .grace_s = t->worker_grace_s,

@@ -25,7 +25,9 @@ struct td_rollout_shell_config {
     const void *spec; // canonical bytes, borrowed for the shell's life
     size_t spec_bytes;
     const char *run_dir, *worker_program;
-    uint64_t member, job, journal_id;
+    uint64_t member;      // the same whenever this run directory is served
+    uint64_t incarnation; // random per process
+    uint64_t job, journal_id;
     uint32_t workers, threads;
     bool verbose;
     struct td_rollout_shell_fns fns;

@@ -237,7 +237,7 @@ static void pack(const struct td_rollout_shell *s, struct td_episode *g) {
     h->parts = 1;
     h->attempt_term = g->attempt.term;
     h->attempt = g->attempt.n;
-    h->producer = s->config.member;
+    h->producer = s->config.incarnation;
     h->models = p.models;
     h->n_models = 1;
     h->samples = p.samples;

@@ -24,6 +24,8 @@ static void send_report(struct td_train_shell *s, const Tandem__Sync__Report *re
 }
 
 static void execute(struct td_train_shell *s, const struct td_trainc_effect *x) {
+    td_trace_debug("train effect", "kind=%d worker=%u round=%llu k=%u", (int)x->kind, x->worker,
+                   (unsigned long long)x->round, x->k);
     switch (x->kind) {
     case TD_TC_FETCH_END:
         td_train_shell_fetch_end(s);
@@ -151,7 +153,7 @@ static enum td_rc make_pool(struct td_train_shell *s, struct td_err *err) {
                                .name = "train",
                                .program = s->config.worker_program,
                                .count = (int)s->config.workers,
-                               .controller = s->config.member,
+                               .controller = s->config.incarnation,
                                .job = s->config.job,
                                .journal_id = s->config.journal_id,
                                .grace_s = t->worker_grace_s,
@@ -179,7 +181,7 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
         return rc;
     }
     struct td_trainc_config machine = {.member = config->member,
-                                       .incarnation = config->member,
+                                       .incarnation = config->incarnation,
                                        .workers = config->workers,
                                        .build = td_build_id(),
                                        .device = "cpu",

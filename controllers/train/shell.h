@@ -32,7 +32,9 @@ struct td_train_shell_config {
     const void *spec; // canonical bytes, borrowed for the shell's life
     size_t spec_bytes;
     const char *run_dir, *save_dir, *worker_program; // save_dir: of global_step_N
-    uint64_t member, job, journal_id;
+    uint64_t member;      // the same whenever this run directory is served
+    uint64_t incarnation; // random per process
+    uint64_t job, journal_id;
     uint32_t workers, threads;
     bool verbose;
     struct td_train_shell_fns fns;

@@ -11,6 +11,7 @@ struct td_rollout_tail { // a reader of one partition of the rollout log
     struct td_train_shell *shell;
     uint32_t partition;
     struct td_log_reader *reader;
+    uint64_t scan;      // seq of its READ_ROLLOUT
     int64_t scan_until; // −1: the end is not known yet
 };
 
@@ -22,6 +23,7 @@ struct td_train_shell {
     struct td_timer *timer;
     struct td_log_reader *journal_reader;
     struct td_rollout_tail tails[TD_SHELL_PARTITIONS_MAX];
+    uint64_t scan_seq;      // of the READ_ROLLOUT in force
     uint32_t scans_open;    // partitions whose end at READ_ROLLOUT is not reached
     struct td_round *round; // batches of READ_ROUND, NULL: none
     uint64_t round_wanted;  // counts READ_ROUND and DROP_ROUND: a late answer to an older one is

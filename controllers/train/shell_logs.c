@@ -85,6 +85,7 @@ static void give_scanned(struct td_train_shell *s) {
         pointers[p] = &positions[p];
     }
     struct td_trainc_event e = {.kind = TD_TC_ROLLOUT_SCANNED,
+                                .seq = s->scan_seq,
                                 .positions = (const Tandem__Journal__LogPosition *const *)pointers,
                                 .position_count = n};
     td_train_shell_step(s, &e);
@@ -109,7 +110,8 @@ static void check_scanned(struct td_rollout_tail *t) {
 static void on_rollout_record(void *user, const struct td_log_record *r) {
     struct td_rollout_tail *t = user;
     struct td_train_shell *s = t->shell;
-    struct td_seen_record seen = {.log = td_log_id(s->config.rollouts),
+    struct td_seen_record seen = {.scan = t->scan,
+                                  .log = td_log_id(s->config.rollouts),
                                   .partition = t->partition,
                                   .offset = r->offset,
                                   .crc = r->crc};
@@ -197,11 +199,12 @@ void td_train_shell_read_rollout(struct td_train_shell *s, const struct td_train
     if (!s->config.rollouts) {
         return; // the machine asks only for jobs with a rollout log
     }
+    s->scan_seq = x->seq;
     s->scans_open = td_log_partitions(s->config.rollouts);
     for (uint32_t p = 0; p < td_log_partitions(s->config.rollouts); p++) {
         struct td_rollout_tail *t = &s->tails[p];
         td_log_reader_close(t->reader);
-        *t = (struct td_rollout_tail){.shell = s, .partition = p, .scan_until = -1};
+        *t = (struct td_rollout_tail){.shell = s, .partition = p, .scan = x->seq, .scan_until = -1};
         t->reader = td_log_read(s->config.rollouts, p, from_of(x, p), &fns, t);
         struct scan_call *c = td_alloc(sizeof *c);
         *c = (struct scan_call){t, t->reader};
