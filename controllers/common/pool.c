@@ -87,18 +87,18 @@ static void end_pending(struct slot *s) {
     }
 }
 
-// Drops the connection; the slot tries again later. The process is killed unless it has ended by
-// itself.
+// Drops the connection and ends the process; the slot tries again later. A worker that was told to
+// stop and closed its end is left to finish: finish_stop waits for it.
 static void slot_down(struct slot *s, const char *cause) {
     bool was_up = s->state == SLOT_UP;
-    if (s->pid > 0) {
+    if (s->pid > 0 && !s->pool->stopping) {
         kill(s->pid, SIGKILL);
+        s->pid = 0;
     }
     td_watch_close(s->watch);
     td_ipc_conn_free(s->conn);
     s->watch = NULL;
     s->conn = NULL;
-    s->pid = 0;
     s->doing[0] = 0;
     s->tokens_before += s->tokens;
     s->tokens = 0;
@@ -381,17 +381,19 @@ static void finish_stop(struct td_pool *p) {
     bool all = true;
     for (int i = 0; i < p->config.count; i++) {
         struct slot *s = &p->slots[i];
-        if (s->conn && now >= p->stop_until_ms) {
-            slot_down(s, "did not stop");
-        }
-        if (s->child > 0) {
+        if (s->child > 0) { // started, never attached
             kill(s->child, SIGKILL);
             s->child = 0;
         }
-        all = all && !s->conn;
+        if (s->pid > 0 && now >= p->stop_until_ms) {
+            kill(s->pid, SIGKILL);
+        }
+        if (s->pid > 0 && kill(s->pid, 0) != 0) {
+            s->pid = 0;
+        }
+        all = all && s->pid == 0;
     }
     if (all) {
-        td_timer_stop(p->timer);
         td_loop_defer(p->config.loop, p->stopped, p->stopped_user);
     } else {
         td_timer_start(p->timer, CONNECT_POLL_MS);
