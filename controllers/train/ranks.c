@@ -421,6 +421,20 @@ static bool ranks_level(struct td_trainc *x, struct td_trainc_effects *out) {
     return false;
 }
 
+// After a load the checkpoint is to blame; after training nothing that a new generation would heal.
+static void ranks_differ(struct td_trainc *x, uint32_t rank) {
+    const struct td_rank *a = &x->ranks[0], *b = &x->ranks[rank];
+    const struct td_gang_state *g = td_trainc_gang(x);
+    if (g->base && (!a->finished || !b->finished)) {
+        td_store_bad(x, g->base, "the ranks read different states from it");
+        return;
+    }
+    td_ranks_fail(x,
+                  "ranks 0 and %u hold different states at step %" PRIu64 ": %016" PRIx64
+                  " and %016" PRIx64,
+                  rank, a->version.step, a->state_digest, b->state_digest);
+}
+
 static bool ranks_digested(struct td_trainc *x, struct td_trainc_effects *out) {
     bool all = true;
     for (uint32_t i = 0; i < x->rank_count; i++) {
@@ -433,10 +447,7 @@ static bool ranks_digested(struct td_trainc *x, struct td_trainc_effects *out) {
     for (uint32_t i = 1; all && i < x->rank_count; i++) {
         const struct td_rank *b = &x->ranks[i];
         if (b->weight_digest != a->weight_digest || b->state_digest != a->state_digest) {
-            td_ranks_fail(x,
-                          "ranks 0 and %u hold different states at step %" PRIu64 ": %016" PRIx64
-                          " and %016" PRIx64,
-                          i, a->version.step, a->state_digest, b->state_digest);
+            ranks_differ(x, i);
             return false;
         }
     }

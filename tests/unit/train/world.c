@@ -144,7 +144,8 @@ static Tandem__Worker__Metric **worker_metrics(const struct world_worker *v, siz
 }
 
 // The ranks that wait in an update find that it cannot be: one of them is gone.
-static void step_fails(struct world *w) {
+static bool step_fails(struct world *w) {
+    bool any = false;
     for (uint32_t i = 0; i < w->workers; i++) {
         struct world_worker *v = &w->worker[i];
         struct td_trainc_event a = {.kind = TD_TC_FAILED,
@@ -153,11 +154,13 @@ static void step_fails(struct world *w) {
                                     .rc = TD_ECLOSED,
                                     .text = "a peer is gone"};
         bool waits = v->stepping && w->attached[i];
+        any = any || v->stepping;
         v->stepping = 0;
         if (waits) {
             world_event(w, &a);
         }
     }
+    return any;
 }
 
 // An update is a collective: it is applied when all ranks are in it.
@@ -516,8 +519,8 @@ bool world_run_until(struct world *w, int kind) {
         }
         if (w->queue_count) {
             run_first(w, false);
-        } else if (!feed_journal(w) && !feed_rollout(w)) {
-            return false;
+        } else if (!feed_journal(w) && !feed_rollout(w) && !step_fails(w)) {
+            return false; // an update that not all ranks came to has met its deadline
         }
     }
 }
@@ -578,8 +581,23 @@ void world_attach(struct world *w, uint32_t i) {
     world_event(w, &e);
 }
 
+// Commands on their way to a worker go down with the connection.
+static void drop_commands(struct world *w, uint32_t worker) {
+    size_t left = 0;
+    for (size_t i = 0; i < w->queue_count; i++) {
+        struct td_trainc_effect *e = &w->queue[i];
+        if (e->kind >= TD_TC_SETUP && e->kind <= TD_TC_SAVE && e->worker == worker) {
+            free_effect(e);
+        } else {
+            w->queue[left++] = *e;
+        }
+    }
+    w->queue_count = left;
+}
+
 void world_disconnect(struct world *w, uint32_t i) {
     w->attached[i] = false;
+    drop_commands(w, i);
     struct td_trainc_event e = {.kind = TD_TC_WORKER_DOWN, .worker = i};
     world_event(w, &e);
 }

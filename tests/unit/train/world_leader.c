@@ -131,7 +131,8 @@ void world_seal(struct world *w) {
     size_t n = 0;
     for (size_t i = 0; i < t->n_arrived && n < WORLD_BATCH; i++) {
         struct td_group g = td_proto_to_group(t->arrived[i]->entry->group);
-        if (td_job_is_open(world_job(w), g)) {
+        bool fresh = t->arrived[i]->entry->min_step == world_job(w)->head.step;
+        if (fresh && td_job_is_open(world_job(w), g)) {
             entries[n++] = t->arrived[i]->entry;
         }
     }
