@@ -41,31 +41,30 @@ void td_val_dump_free(struct td_val_dump *d) {
     }
 }
 
-static char *decode(const struct td_val_dump *d, const int32_t *ids, size_t n) {
-    struct td_buf text = {0};
-    td_tokenizer_decode(d->data->tokenizer, ids, n, true, &text);
-    char *copy = td_strdup(td_buf_str(&text));
-    td_buf_fini(&text);
-    return copy;
+static void decode(const struct td_val_dump *d, const int32_t *ids, size_t n, struct td_buf *out) {
+    td_buf_clear(out);
+    td_tokenizer_decode(d->data->tokenizer, ids, n, true, out);
 }
 
 static char *lines_of(const struct td_val_dump *d, const struct td_episode *g) {
-    struct td_buf out = {0};
-    char *input = decode(d, g->row.ids, g->row.n);
+    struct td_buf out = {0}, input = {0}, output = {0};
+    decode(d, g->row.ids, g->row.n, &input);
     for (uint32_t i = 0; i < g->sample_count; i++) {
-        char *output = decode(d, g->samples[i].ids, (size_t)g->samples[i].n);
-        json_t *root = json_pack("{s:s,s:s,s:s,s:f,s:I}", "input", input, "output", output, "gts",
-                                 g->row.ground_truth, "score", g->samples[i].score, "step",
-                                 (json_int_t)g->version.step);
-        char *line = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
-        td_buf_printf(&out, "%s\n", line ? line : "{}"); // a NUL byte in a text cannot be packed
-        td_free(line);
+        decode(d, g->samples[i].ids, (size_t)g->samples[i].n, &output);
+        // Texts may hold a NUL byte: their lengths are given.
+        json_t *root =
+            json_pack("{s:s%,s:s%,s:s,s:f,s:I}", "input", td_buf_str(&input), input.len, "output",
+                      td_buf_str(&output), output.len, "gts", g->row.ground_truth, "score",
+                      g->samples[i].score, "step", (json_int_t)g->version.step);
+        char *line = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
+        td_buf_printf(&out, "%s\n", line);
+        td_free(line); // jansson allocates by malloc, as td_free releases
         json_decref(root);
-        td_free(output);
     }
-    td_free(input);
     char *copy = td_strdup(td_buf_str(&out));
     td_buf_fini(&out);
+    td_buf_fini(&input);
+    td_buf_fini(&output);
     return copy;
 }
 

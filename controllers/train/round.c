@@ -9,6 +9,7 @@
 
 #include "controllers/common/proto.h"
 #include "controllers/common/record.h"
+#include "controllers/train/round_dump.h"
 #include "lib/base/mem.h"
 #include "lib/ipc/batch.h"
 #include "lib/rl/loss.h"
@@ -317,6 +318,23 @@ static enum td_rc write_batches(struct builder *b, struct td_err *err) {
     return rc;
 }
 
+static enum td_rc dump_rows(const struct builder *b, struct td_err *err) {
+    const char *dir = b->request->data->spec->trainer.rollout_data_dir;
+    if (!dir || !b->request->rollouts) {
+        return TD_OK;
+    }
+    struct td_round_dump *d = td_round_dump_new(dir, b->request->data, b->request->round);
+    for (size_t i = 0; i < b->row_count; i++) {
+        const struct source_row *r = &b->rows[i];
+        const Tandem__Journal__Group *g = b->request->entries[r->entry]->group;
+        const struct td_dump_row row = {r->ids, r->mask, r->n, g->data_epoch, g->index, r->reward};
+        td_round_dump_add(d, &row);
+    }
+    enum td_rc rc = td_round_dump_write(d, err);
+    td_round_dump_free(d);
+    return rc;
+}
+
 enum td_rc td_round_build(const struct td_round_request *request, struct td_round **out,
                           struct td_err *err) {
     struct builder b = {.request = request, .round = td_alloc(sizeof *b.round)};
@@ -344,6 +362,7 @@ enum td_rc td_round_build(const struct td_round_request *request, struct td_roun
         }
         add_metrics(&b);
         rc = write_batches(&b, err);
+        rc = rc == TD_OK ? dump_rows(&b, err) : rc;
     }
     for (size_t i = 0; i < request->entry_count; i++) {
         td_rollout_record_free(b.records[i]);
