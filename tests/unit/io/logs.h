@@ -2,13 +2,23 @@
 #ifndef TD_TESTS_IO_LOGS_H
 #define TD_TESTS_IO_LOGS_H
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/crc.h"
 #include "lib/base/mem.h"
 #include "lib/io/log_file.h"
 #include "lib/io/log_memory.h"
 #include "tests/unit/io/wait.h"
+
+// A new folder, owned; in memory where there is such a file system, because of the many fsyncs.
+static inline char *new_folder(void) {
+    char *folder =
+        td_asprintf("%s/td_log_XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    return folder;
+}
 
 struct appended {
     int count;

@@ -12,7 +12,7 @@ struct fixture {
     bool file;
     struct td_loop *loop;
     struct td_log *log;
-    char folder[64];
+    char *folder;
 };
 
 static int open_fixture(void **state, bool file) {
@@ -20,8 +20,7 @@ static int open_fixture(void **state, bool file) {
     f->file = file;
     f->loop = new_loop();
     if (file) {
-        memcpy(f->folder, "/tmp/td_log_XXXXXX", 19);
-        assert_non_null(mkdtemp(f->folder));
+        f->folder = new_folder();
         struct td_log_file_opts opts = {.folder = f->folder, .id = 77, .partitions = 2};
         opts.segment_bytes_max = 200;
         assert_int_equal(td_log_file_create(&opts, NULL), TD_OK);
@@ -47,6 +46,7 @@ static int close_fixture(void **state) {
     td_loop_free(f->loop);
     if (f->file) {
         assert_int_equal(td_remove_tree(f->folder, NULL), TD_OK);
+        td_free(f->folder);
     }
     td_free(f);
     return 0;
