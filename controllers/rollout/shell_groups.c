@@ -215,7 +215,7 @@ static void add_sample(struct packed *p, const struct td_episode *g, uint32_t i)
 }
 
 static void pack(const struct td_rollout_shell *s, struct td_episode *g) {
-    static char actor[] = "actor", score_name[] = "score";
+    char actor[] = "actor", score_name[] = "score";
     char *components[] = {score_name};
     struct packed p;
     packed_init(&p, g);

@@ -8,6 +8,7 @@ from tree import C_ENDS, Finding
 # (object, symbol): why it may be. Everything else that can be written hangs off a struct.
 GLOBALS = {
     ("trace.c", "trace_level"): "log level",
+    ("worker.c", "stop_flag"): "stop flag, set by a signal handler",
     ("mem.c", "fail_at"): "failure hook of tests, per thread",
 }
 SYMBOL = re.compile(r"^[0-9a-f]+ (.{7}) (\S+)\s+[0-9a-f]+ (?:\.hidden |\.internal )?(\S+)$")
