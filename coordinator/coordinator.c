@@ -125,11 +125,15 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
     if (c->stopped) {
         return;
     }
+    bool paused = now_ms - c->now_ms >= c->config.takeover_ms;
     c->now_ms = now_ms;
     c->out = out;
+    if (paused && c->follow.started && td_co_leads(c)) {
+        td_co_want(c, td_follower_refresh(&c->follow)); // another may lead since
+    }
     take(c, event);
     if (!c->stopped && td_follower_ready(&c->follow)) {
-        c->ready_ms = now_ms;
+        c->ready_ms = c->end_ms;
         td_co_sync_jobs(c);
         td_co_submissions(c);
         td_co_lead_first(c);

@@ -71,7 +71,8 @@ struct td_coordinator {
     int64_t append_ms;
     bool end_for_lead;   // the end that is being fetched is the one that permits a LEAD
     int64_t quiet_ms;    // the last time the leader was heard of in the journal
-    int64_t ready_ms;    // the last time the log was read to its end
+    int64_t end_ms;      // the last time that the log's end became known
+    int64_t ready_ms;    // the same of the last end that was reached: what is known is as old
     int64_t out_ms;      // the last record of this process
     uint64_t led_term;   // term won by this process last; 0: none
     int64_t led_ms;      // since when it leads

@@ -79,6 +79,7 @@ static void check_journal_id(struct td_coordinator *c) {
 void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *event) {
     const struct td_journal_state *s = &c->follow.state;
     uint64_t term = s->term;
+    int64_t trim = s->trim.offset;
     enum td_verdict verdict;
     enum td_follow_want want =
         td_follower_record(&c->follow, event->pos, event->bytes, event->n, &verdict);
@@ -98,6 +99,10 @@ void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *e
     }
     if (term != s->term) {
         c->end_for_lead = false;
+    }
+    if (trim != s->trim.offset) {
+        c->state_base =
+            c->follow.next; // behind the last part: a long STATE is not a reason for one
     }
     if (td_co_leads(c) && s->trim.offset > c->trimmed) {
         c->trimmed = s->trim.offset;
@@ -135,6 +140,7 @@ static void create(struct td_coordinator *c) {
 
 void td_co_end(struct td_coordinator *c, int64_t end) {
     td_follower_end(&c->follow, end);
+    c->end_ms = c->now_ms;
     struct td_follower *f = &c->follow;
     bool empty = f->started && !f->state.based && f->until >= 0 && f->next >= f->until &&
                  f->until == f->state.start;
@@ -207,8 +213,7 @@ static void consider_state(struct td_coordinator *c) {
         return;
     }
     c->state_part = 0;
-    int64_t base = s->trim.offset > c->state_base ? s->trim.offset : c->state_base;
-    if (!c->config.state_every || c->follow.next - base < (int64_t)c->config.state_every) {
+    if (!c->config.state_every || c->follow.next - c->state_base < (int64_t)c->config.state_every) {
         return;
     }
     td_buf_clear(&c->state);
@@ -229,7 +234,12 @@ void td_co_lead_first(struct td_coordinator *c) {
 }
 
 void td_co_lead_last(struct td_coordinator *c) {
-    if (!td_co_may_append(c) || c->now_ms - c->out_ms < c->config.beat_ms || silent(c)) {
+    if (!td_co_may_append(c) || c->now_ms - c->out_ms < c->config.beat_ms) {
+        return;
+    }
+    if (silent(c)) {
+        c->out_ms = c->now_ms;
+        td_co_want(c, td_follower_refresh(&c->follow)); // does another lead by now?
         return;
     }
     td_record record = TANDEM__JOURNAL__RECORD__INIT;

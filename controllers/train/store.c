@@ -215,6 +215,12 @@ bool td_store_stage(struct td_trainc *x, uint64_t step, struct td_trainc_effects
         if (td_store_has_line(x, step) || td_store_staged(x, step) || !trained) {
             return true;
         }
+        uint64_t staged = x->disk.staged_step;
+        if (x->disk.has_staged && staged < step && j->has_head && staged <= j->head.step &&
+            td_store_staged(x, staged) && !td_store_has_line(x, staged)) {
+            td_trainc_wait(x, "the metrics of step %" PRIu64 " to be closed", staged);
+            return false; // there is room for one; after a FORK rounds follow each other at once
+        }
         struct td_pos ref = ref_of(j, step);
         if (step && !td_ranks_round_ready(x, step, ref, out)) {
             return false;

@@ -1,0 +1,173 @@
+// What goes wrong, and when. After heal nothing more does, and everything that was down is up.
+#include <inttypes.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "tests/sim/sim.h"
+
+static void start_again(struct sim *s, struct event *e) {
+    sim_start(s, (int)e->a);
+}
+
+static void restart_later(struct sim *s, int proc) {
+    sim_after(s, sim_between(s, 30, 2500), -1, start_again, NULL)->a = (uint64_t)proc;
+}
+
+static void crash(struct sim *s) {
+    int proc = (int)sim_below(s, NC + NT + NR);
+    sim_kill(s, proc);
+    restart_later(s, proc);
+}
+
+static void pause_one(struct sim *s) {
+    sim_pause(s, (int)sim_below(s, NPROC), sim_between(s, 30, 3500));
+}
+
+static void machine(struct sim *s) {
+    bool train = sim_below(s, 2);
+    int index = (int)sim_below(s, NT);
+    int proc = proc_of(train ? TRAINER : ROLLER, index, 0);
+    sim_kill(s, proc);
+    for (int i = 0; i < NW; i++) {
+        sim_kill(s, proc_of(train ? RANK : ROLL_WORKER, index, i));
+    }
+    restart_later(s, proc);
+}
+
+static void worker(struct sim *s) {
+    sim_kill(s, NC + NT + NR + (int)sim_below(s, NT * NW + NR * NRW));
+}
+
+static void lose_record(struct sim *s) {
+    struct partition *p = &s->rollout[sim_below(s, (uint32_t)s->p.jobs)][sim_below(s, NP)];
+    int64_t n = (int64_t)p->count - p->start;
+    if (n > 0) {
+        int64_t back = (int64_t)sim_below(s, n < 6 ? (uint32_t)n : 6); // mostly what is needed soon
+        p->records[(int64_t)p->count - 1 - back].gone = true;
+        s->lost_record = true;
+        sim_trace(s, "a rollout record is lost");
+    }
+}
+
+static void corrupt(struct sim *s) {
+    const struct job_facts *f = &s->jobs[sim_below(s, (uint32_t)s->p.jobs)];
+    struct folder *newest =
+        f->kept_count ? find_checkpoint(s, f->kept[f->kept_count - 1].id) : NULL;
+    const struct folder *older = f->kept_count == 2 ? find_checkpoint(s, f->kept[0].id) : NULL;
+    if (newest && older && !older->corrupt) {
+        newest->corrupt = true;
+        sim_trace(s, "checkpoint of step %" PRIu64 " is corrupt", newest->step);
+    }
+}
+
+static void log_back(struct sim *s, struct event *e) {
+    (void)e;
+    s->journal_out = s->rollout_out = false;
+}
+
+static void outage(struct sim *s) {
+    bool journal = sim_below(s, 2);
+    s->journal_out = s->journal_out || journal;
+    s->rollout_out = s->rollout_out || !journal;
+    sim_trace(s, "outage of the %s", journal ? "journal" : "rollout logs");
+    sim_after(s, sim_between(s, 100, 2500), -1, log_back, NULL);
+}
+
+static void join(struct sim *s, struct event *e) {
+    struct proc *p = &s->procs[e->a];
+    p->cut = false;
+    for (int i = 0; i < NC; i++) {
+        p->linked[i] = true;
+    }
+    journal_pump_all(s);
+}
+
+static void partition(struct sim *s) {
+    int proc = (int)sim_below(s, NC + NT + NR);
+    struct proc *p = &s->procs[proc];
+    p->cut = p->kind != ROLLER && sim_below(s, 2);
+    if (p->kind == COORDINATOR && !p->cut) {
+        for (int i = NC; i < NC + NT + NR; i++) { // from all members
+            s->procs[i].linked[p->index] = false;
+            sim_after(s, sim_between(s, 200, 3500), -1, join, NULL)->a = (uint64_t)i;
+        }
+    } else if (!p->cut) {
+        p->linked[sim_below(s, NC)] = false;
+    }
+    sim_trace(s, "%s is cut off%s", proc_name(proc), p->cut ? " from the journal" : "");
+    sim_after(s, sim_between(s, 200, 3500), -1, join, NULL)->a = (uint64_t)proc;
+}
+
+static void fast(struct sim *s, struct event *e) {
+    s->procs[e->a].slow = false;
+}
+
+static void slow(struct sim *s) {
+    uint64_t proc = sim_below(s, NC + NT);
+    s->procs[proc].slow = true;
+    sim_after(s, sim_between(s, 500, 5000), -1, fast, NULL)->a = proc;
+}
+
+static void cancel(struct sim *s) {
+    int job = (int)sim_below(s, (uint32_t)s->p.jobs), proc = (int)sim_below(s, NC);
+    if (s->jobs[job].id && s->procs[proc].alive && !s->procs[proc].paused) {
+        s->jobs[job].cancelled_by_user = true;
+        struct td_coordinator_event e = {.kind = TD_CO_CANCEL, .job = s->jobs[job].id};
+        coordinator_event(s, proc, &e);
+    }
+}
+
+static void fault(struct sim *s, struct event *e) {
+    (void)e;
+    if (!s->faults_on) {
+        return;
+    }
+    const struct profile *p = &s->p;
+    const struct {
+        uint32_t weight;
+        void (*fn)(struct sim *s);
+    } kinds[] = {{p->crash, crash},
+                 {p->pause, pause_one},
+                 {p->machine, machine},
+                 {p->worker, worker},
+                 {p->rows_job ? 0 : p->lose_record, lose_record},
+                 {p->corrupt, corrupt},
+                 {p->outage, outage},
+                 {p->partition, partition},
+                 {p->slow, slow},
+                 {p->cancel, cancel},
+                 {p->careless ? 6 : 0, forge_record}};
+    uint32_t total = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        total += kinds[i].weight;
+    }
+    uint32_t at = total ? sim_below(s, total) : 0;
+    for (size_t i = 0; total && i < sizeof kinds / sizeof *kinds; i++) {
+        if (at < kinds[i].weight) {
+            kinds[i].fn(s);
+            break;
+        }
+        at -= kinds[i].weight;
+    }
+    sim_after(s, sim_between(s, 1, 2 * p->fault_gap_ms), -1, fault, NULL);
+}
+
+void faults_begin(struct sim *s) {
+    sim_after(s, sim_between(s, 1, 2 * s->p.fault_gap_ms), -1, fault, NULL);
+}
+
+void faults_heal(struct sim *s) {
+    if (s->healed_ms) {
+        return;
+    }
+    sim_trace(s, "the faults stop");
+    s->healed_ms = s->now;
+    s->faults_on = false;
+    s->journal_out = s->rollout_out = false;
+    for (int i = 0; i < NPROC; i++) {
+        s->procs[i].cut = s->procs[i].slow = false;
+        sim_start(s, i);
+        sim_resume(s, i);
+    }
+    journal_pump_all(s);
+}

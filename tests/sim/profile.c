@@ -1,0 +1,100 @@
+// What a seed decides before the first event: the job, and which faults there are at all. Not every
+// schedule has every fault: rare combinations need the others out of the way.
+#include "lib/base/mem.h"
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+static uint32_t sometimes(struct td_rng *rng, uint32_t percent, uint32_t value) {
+    return td_rng_below(rng, 100) < percent ? value : 0;
+}
+
+static void job_of(struct profile *p, struct td_rng *rng) {
+    p->jobs = 1 + (td_rng_below(rng, 100) < 12);
+    p->rows_job = td_rng_below(rng, 100) < 12;
+    p->nondeterministic = td_rng_below(rng, 100) < 30;
+    p->fork = td_rng_below(rng, 100) < 85;
+    p->careless = td_rng_below(rng, 100) < 15;
+    p->validation = td_rng_below(rng, 100) < 40;
+    p->parts = 1 + td_rng_below(rng, 2);
+    p->batch = 2 + td_rng_below(rng, 3);
+    p->unit = 1 + td_rng_below(rng, 3);
+    p->rows = p->batch * 3 + td_rng_below(rng, 4);
+    p->checkpoint_every = 1 + td_rng_below(rng, 3);
+    p->save_freq = td_rng_below(rng, 3);
+    p->state_every = 10 + td_rng_below(rng, 30);
+    p->chunk = td_rng_below(rng, 2) ? 1 << 20 : 200 + td_rng_below(rng, 800);
+}
+
+static void faults_of(struct profile *p, struct td_rng *rng) {
+    p->fault_ms = 4000 + td_rng_below(rng, 16000);
+    p->fault_gap_ms = 80 + td_rng_below(rng, 700);
+    p->crash = sometimes(rng, 70, 3);
+    p->pause = sometimes(rng, 60, 3);
+    p->machine = sometimes(rng, 40, 1);
+    p->worker = sometimes(rng, 50, 3);
+    p->lose_record = sometimes(rng, 40, 2);
+    p->corrupt = sometimes(rng, 40, 1);
+    p->outage = sometimes(rng, 40, 1);
+    p->partition = sometimes(rng, 50, 2);
+    p->slow = sometimes(rng, 50, 2);
+    p->cancel = sometimes(rng, 4, 1);
+    p->append_percent = sometimes(rng, 70, 25);
+    p->publish_percent = sometimes(rng, 60, 20);
+    p->loss_percent = sometimes(rng, 50, 10);
+    p->dup_percent = sometimes(rng, 50, 10);
+    p->stale_percent = sometimes(rng, 50, 10);
+    p->late_command_percent = sometimes(rng, 40, 15);
+    p->bad_snapshot_percent = sometimes(rng, 40, 15);
+}
+
+struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus) {
+    struct td_rng rng = {td_mix64(seed * 3 + 1)};
+    struct profile p = {.rounds = rounds, .focus = focus ? focus : ""};
+    job_of(&p, &rng);
+    faults_of(&p, &rng);
+    return p;
+}
+
+bool sim_plan_coordinator(void *user, const void *spec, size_t n, struct td_job_plan *out) {
+    const struct sim *s = user;
+    (void)spec;
+    *out = (struct td_job_plan){
+        .rows_job = s->p.rows_job,
+        .train_batch_size = s->p.batch,
+        .total_steps = s->p.rounds,
+        .val_rows = s->p.validation && !s->p.rows_job ? 3 : 0,
+        .test_freq = 2,
+        .val_before_train = s->p.unit == 2,
+        .unit_groups = s->p.unit,
+        .lease_ms = 1200,
+        .fork_on_mismatch = s->p.fork,
+    };
+    return n == 1;
+}
+
+bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out) {
+    const struct sim *s = user;
+    (void)spec;
+    *out = (struct td_train_plan){
+        .total_steps = s->p.rounds,
+        .checkpoint_every = s->p.checkpoint_every,
+        .save_freq = s->p.save_freq,
+        .samples = SAMPLES,
+    };
+    return n == 1;
+}
+
+void sim_index(const struct sim *s, int job, Tandem__Journal__DataIndex *out) {
+    tandem__journal__data_index__init(out);
+    out->rows = s->p.rows;
+    out->data_digest = 0xDA + (uint64_t)job;
+}
+
+int sim_job_of_member(const struct sim *s, int index) {
+    return s->p.jobs == 1 ? 0 : index;
+}
+
+uint64_t sim_log_id(const struct sim *s, int job) {
+    return s->p.rows_job ? 0 : 0x106 + (uint64_t)job;
+}

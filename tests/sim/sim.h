@@ -1,0 +1,353 @@
+// The simulator: a whole cluster of the real machines in one thread, under a seed, with a virtual
+// clock. world.c time, processes, messages · journal.c and rollout.c the two logs · coordinators.c,
+// trainers.c, rollers.c the shells · ranks.c train workers · disk.c checkpoints and metric lines ·
+// faults.c what goes wrong · check.c what must hold · expect.c what an undisturbed run computes.
+#ifndef TD_TESTS_SIM_SIM_H
+#define TD_TESTS_SIM_SIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "controllers/rollout/rolloutc.h"
+#include "controllers/train/trainc.h"
+#include "coordinator/coordinator.h"
+#include "lib/base/rng.h"
+
+enum {
+    NC = 3,  // coordinators
+    NT = 2,  // train controllers
+    NR = 2,  // rollout controllers
+    NW = 2,  // ranks of each train controller
+    NRW = 2, // workers of each rollout controller
+    NJ = 2,  // jobs
+    NP = 2,  // partitions of a rollout log
+    NPROC = NC + NT + NR + NT * NW + NR * NRW,
+    SAMPLES = 4,
+    UPDATES = 2,
+    SNAPSHOTS = 4,
+    ROUNDS_MAX = 64,
+};
+
+enum proc_kind { COORDINATOR, TRAINER, ROLLER, RANK, ROLL_WORKER };
+
+struct sim;
+struct event;
+typedef void (*sim_fn)(struct sim *s, struct event *e);
+
+// A payload shared by all events that carry it.
+struct msg {
+    int refs;
+    Tandem__Sync__Report *report; // owned
+    Tandem__Sync__Orders *orders; // owned
+    uint8_t *bytes;               // owned
+    size_t n;
+    void *more; // owned
+};
+
+struct event {
+    int64_t at;
+    uint64_t seq;
+    sim_fn fn;
+    int proc; // to which it happens; −1: to the world
+    uint32_t inc;
+    uint64_t a, b, c;
+    struct msg *msg;
+};
+
+struct proc {
+    enum proc_kind kind;
+    int index, worker; // worker: within its controller
+    bool alive, paused;
+    uint32_t inc;           // counts up at each start and each end
+    struct event *deferred; // while paused
+    size_t deferred_count, deferred_cap;
+    int64_t reply_ms; // replies of the logs come in order
+    // reader of the journal
+    int64_t next;
+    bool pumping, reset, slow, cut; // slow: reads late; cut: from the journal
+    bool linked[NC];                // messages pass between it and that coordinator
+};
+
+// ---- logs ----
+struct journal_record {
+    uint8_t *bytes; // owned
+    size_t n;
+    struct td_pos pos;
+    uint64_t digest; // of the state after it
+    enum td_verdict verdict;
+};
+
+struct rollout_record {
+    bool gone; // not readable any more
+    uint32_t crc;
+    struct td_group group;
+    uint32_t part, parts;
+    uint64_t term, attempt, producer;
+    struct td_version version; // that it claims
+    uint64_t weights;          // that it was really made with
+};
+
+struct partition {
+    struct rollout_record *records;
+    size_t count, cap;
+    int64_t start; // trimmed below
+};
+
+// ---- train side ----
+struct node { // a train state and where it came from
+    uint64_t digest, before, batch;
+    uint32_t k;
+};
+
+struct rank {
+    bool set_up, prepped, finished;
+    uint64_t job, generation;
+    struct td_version version;
+    struct td_pos ref, finished_ref;
+    uint32_t applied, updates;
+    uint64_t state, batch; // batch: prepared
+    struct {
+        struct td_version version;
+        uint64_t weights;
+    } snapshots[SNAPSHOTS];
+    size_t snapshot_count;
+    uint32_t attached; // inc of the controller it serves
+    // STEP that waits for the other ranks, or is being carried out
+    bool pending, running;
+    uint32_t pending_k;
+    uint64_t pending_seq, next_state;
+};
+
+struct folder {
+    char *name; // owned
+    uint64_t job, id, generation, step, state, manifest;
+    bool whole, corrupt, gone;
+};
+
+struct lines { // metrics.jsonl of one train controller and job
+    struct td_metrics_on_disk disk;
+    uint64_t count; // lines ever closed and not cut
+    uint64_t known_job;
+};
+
+struct offer {
+    struct td_version version;
+    uint64_t weights, job;
+};
+
+struct trainer {
+    struct td_trainc *machine;
+    struct rank ranks[NW];
+    struct offer offers[8];
+    size_t offer_count;
+    uint64_t scan, scan_job; // READ_ROLLOUT that is followed; 0: none
+    int64_t next[NP], scan_end[NP];
+    bool scanned, pumping;
+    struct lines lines;
+    uint64_t batch_round; // READ_ROUND that lies ready
+    struct td_pos batch_ref;
+    uint64_t batch;
+};
+
+// ---- rollout side ----
+struct ticket {
+    uint64_t id, job, weights;
+    bool eval;
+    int worker;
+    uint32_t worker_inc, left;
+    struct td_attempt attempt;
+    struct td_group group;
+    struct td_version version;
+};
+
+struct roller {
+    struct td_rolloutc *machine;
+    uint64_t job; // told to the machine
+    uint64_t producer;
+    struct ticket *tickets;
+    size_t ticket_count, ticket_cap;
+    struct {
+        bool has;
+        struct td_version version, prepared_version;
+        uint64_t weights, prepared;
+        uint32_t attached; // inc of the worker that the controller knows of
+    } workers[NRW];
+};
+
+// ---- what a seed decides ----
+struct profile {
+    uint64_t rounds;
+    int jobs;
+    bool rows_job, nondeterministic, fork, careless, validation;
+    uint32_t parts;
+    uint64_t rows, batch, unit, checkpoint_every, save_freq, state_every, chunk;
+    int64_t fault_ms; // faults stop then
+    int64_t fault_gap_ms;
+    // weights of faults: 0 switches one off
+    uint32_t crash, pause, machine, worker, lose_record, corrupt, outage, partition, slow, cancel;
+    uint32_t append_percent;  // appends to the journal with another outcome than plain success
+    uint32_t publish_percent; // the same for the rollout log
+    uint32_t loss_percent, dup_percent; // of messages
+    uint32_t stale_percent;             // reports that arrive very late
+    uint32_t late_command_percent;      // commands of a dead controller that reach a worker
+    uint32_t bad_snapshot_percent;
+    const char *focus; // directed: name of a planted bug
+};
+
+// What the checks know of a job by themselves, from accepted records alone: a second, simpler
+// telling of the journal, that knows nothing of the first.
+struct known_group {
+    struct td_group group;
+    uint64_t round; // sealed in; 0: none
+    bool dropped;
+};
+
+struct job_facts {
+    uint64_t id; // in the journal; 0: not accepted yet
+    bool seen_end, cancelled_by_user, has_head, based;
+    bool tampered; // a forged record was accepted: what is trained is not expected any more
+    uint64_t sealed, lineage, generation;
+    struct td_version head;
+    struct known_group *groups;
+    size_t group_count, group_cap;
+    struct td_pos ref[ROUNDS_MAX];
+    uint64_t batch[ROUNDS_MAX];    // content of the round's seal in force
+    uint64_t state[ROUNDS_MAX];    // of the COMMIT in force
+    uint64_t ever[ROUNDS_MAX][32]; // by (step, lineage): the state committed; 0: none
+    uint64_t expected[ROUNDS_MAX]; // state of an undisturbed run; 0: not worked out yet
+    struct {
+        uint64_t id, step;
+    } kept[2];
+    size_t kept_count;
+    uint32_t members; // bits of trainers that led its gang
+};
+
+struct sim {
+    struct td_rng rng;
+    struct profile p;
+    uint64_t seed;
+    bool trace, faults_on, lost_record, forging;
+    int64_t now, healed_ms, ended_ms, ended_count; // ended_count: records when all jobs had ended
+    uint64_t events, next_seq;
+    struct event *heap;
+    size_t heap_count, heap_cap;
+    struct proc procs[NPROC];
+
+    struct journal_record *journal;
+    size_t journal_count, journal_cap;
+    int64_t journal_start;
+    bool journal_out, rollout_out;
+    struct td_journal_state truth;
+    int64_t lead_ms; // the last LEAD was accepted
+    uint64_t checked_term, checked_owner;
+    int64_t *state_starts; // accepted STATEs
+    size_t state_start_count, state_start_cap;
+
+    struct partition rollout[NJ][NP];
+    struct td_coordinator *coordinators[NC];
+    struct trainer trainers[NT];
+    struct roller rollers[NR];
+    struct folder *folders;
+    size_t folder_count, folder_cap;
+    struct node *nodes;
+    size_t node_count, node_cap;
+    struct job_facts jobs[NJ];
+    struct msg **forgeries; // bodies that a stale leader could append
+    size_t forgery_count, forgery_cap;
+    uint64_t accepted_by_kind[16];
+
+    bool violated;
+    char violation[512];
+};
+
+// ---- world.c ----
+uint32_t sim_below(struct sim *s, uint32_t n);
+bool sim_percent(struct sim *s, uint32_t percent);
+int64_t sim_between(struct sim *s, int64_t low, int64_t high);
+// Schedules an event; msg (may be NULL): one reference is taken over. Returns it, valid until the
+// next call.
+struct event *sim_after(struct sim *s, int64_t delay, int proc, sim_fn fn, struct msg *msg);
+struct msg *sim_msg(void);
+struct msg *sim_msg_ref(struct msg *m);
+void sim_msg_unref(struct msg *m);
+void sim_trace(struct sim *s, const char *fmt, ...) TD_PRINTF(2, 3);
+void sim_violation(struct sim *s, const char *fmt, ...) TD_PRINTF(2, 3);
+void sim_start(struct sim *s, int proc);
+void sim_kill(struct sim *s, int proc);
+void sim_pause(struct sim *s, int proc, int64_t ms);
+void sim_resume(struct sim *s, int proc);
+int proc_of(enum proc_kind kind, int index, int worker);
+const char *proc_name(int proc);
+bool sim_run(struct sim *s, uint64_t seed, const struct profile *p); // false: violated
+void sim_fini(struct sim *s);
+
+// ---- profile.c ----
+struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus);
+bool sim_plan_coordinator(void *user, const void *spec, size_t n, struct td_job_plan *out);
+bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out);
+void sim_index(const struct sim *s, int job, Tandem__Journal__DataIndex *out);
+int sim_job_of_member(const struct sim *s, int index); // jobs of the members with that index
+uint64_t sim_log_id(const struct sim *s, int job);     // 0: a job over rows
+
+// ---- journal.c ----
+void journal_append(struct sim *s, int proc, struct msg *bytes);
+void journal_land(struct sim *s, const uint8_t *bytes, size_t n);
+void journal_fetch_end(struct sim *s, int proc);
+void journal_reset(struct sim *s, int proc);
+void journal_open(struct sim *s, int proc);
+void journal_trim(struct sim *s, int64_t offset);
+void journal_pump_all(struct sim *s);
+
+// ---- rollout.c ----
+void rollout_publish(struct sim *s, int proc, const struct ticket *t);
+void rollout_follow(struct sim *s, int trainer, const struct td_trainc_effect *e);
+void rollout_trim(struct sim *s, const struct td_coordinator_effect *e);
+const struct rollout_record *rollout_at(const struct sim *s, int job,
+                                        const Tandem__Journal__LogPosition *p);
+uint32_t rollout_crc(struct td_group group, uint32_t part, uint64_t weights);
+
+// ---- shells ----
+void coordinator_event(struct sim *s, int proc, struct td_coordinator_event *e);
+void trainer_event(struct sim *s, int proc, struct td_trainc_event *e);
+void roller_event(struct sim *s, int proc, struct td_rolloutc_event *e);
+void coordinator_start(struct sim *s, int proc);
+void trainer_start(struct sim *s, int proc);
+void roller_start(struct sim *s, int proc);
+void send_report(struct sim *s, int proc, struct msg *report);
+int job_index(const struct sim *s, uint64_t job); // of a job id of the journal; −1: unknown
+
+// ---- ranks.c ----
+void rank_command(struct sim *s, int trainer, const struct td_trainc_effect *e);
+void rank_start(struct sim *s, int proc);
+void rank_attach(struct sim *s, int trainer, int worker);
+void roll_attach(struct sim *s, int roller, int worker);
+void worker_lost(struct sim *s, int proc);
+uint64_t weights_of(uint64_t state);
+uint64_t state_after(uint64_t state, uint64_t batch, uint32_t k);
+uint64_t initial_state(int job);
+
+// ---- disk.c ----
+void disk_effect(struct sim *s, int trainer, const struct td_trainc_effect *e);
+struct folder *find_folder(struct sim *s, int job, const char *name);
+struct folder *find_checkpoint(struct sim *s, uint64_t id);
+void disk_save_begin(struct sim *s, int trainer, const struct td_trainc_effect *e);
+
+// ---- faults.c ----
+void faults_begin(struct sim *s);
+void faults_heal(struct sim *s);
+void forge_remember(struct sim *s, const Tandem__Sync__Report *report);
+void forge_record(struct sim *s);
+
+// ---- check.c ----
+void check_accepted(struct sim *s, const td_record *r);
+void check_reader(struct sim *s, int proc, const struct td_journal_state *state, int64_t offset);
+void check_orders(struct sim *s, int coordinator, const Tandem__Sync__Orders *orders,
+                  uint64_t member);
+void check_end(struct sim *s);
+void check_folder_deletion(struct sim *s, const struct folder *f);
+void check_trim(struct sim *s, int64_t offset);
+void add_node(struct sim *s, uint64_t digest, uint64_t before, uint64_t batch, uint32_t k);
+uint64_t batch_of(const struct sim *s, int job, td_entry *const *entries, size_t n);
+uint64_t expected_state(struct sim *s, int job, uint64_t step);
+
+#endif
