@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/check.h"
 #include "lib/base/crc.h"
 #include "lib/base/mem.h"
 
@@ -25,42 +26,6 @@ static size_t aligned(size_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-void td_rollout_record_encode(const struct td_rollout_record *r, struct td_buf *out) {
-    const void *data[COLUMN_COUNT] = {r->tok, r->logp, r->loss_mask, r->reward};
-    uint64_t counts[COLUMN_COUNT] = {r->tokens, r->tokens, r->tokens, r->samples};
-    Tandem__Rollout__Column columns[COLUMN_COUNT], *pointers[COLUMN_COUNT];
-    size_t at = 0;
-    for (int i = 0; i < COLUMN_COUNT; i++) {
-        tandem__rollout__column__init(&columns[i]);
-        columns[i].name = (char *)required[i].name;
-        columns[i].type = (char *)required[i].type;
-        columns[i].count = counts[i];
-        columns[i].offset = at;
-        columns[i].crc = td_crc32c(0, data[i], counts[i] * required[i].element);
-        at = aligned(at + counts[i] * required[i].element);
-        pointers[i] = &columns[i];
-    }
-    Tandem__Rollout__Header header = *r->header;
-    header.columns = pointers;
-    header.n_columns = COLUMN_COUNT;
-    size_t n = tandem__rollout__header__get_packed_size(&header);
-    size_t total = aligned(PREFIX + n) + columns[COLUMN_COUNT - 1].offset +
-                   counts[COLUMN_COUNT - 1] * required[COLUMN_COUNT - 1].element;
-    uint8_t *to = td_buf_room(out, total);
-    memset(to, 0, total);
-    tandem__rollout__header__pack(&header, to + PREFIX);
-    uint32_t prefix[3] = {FORMAT, (uint32_t)n, td_crc32c(0, to + PREFIX, n)};
-    memcpy(to, record_magic, sizeof record_magic);
-    memcpy(to + sizeof record_magic, prefix, sizeof prefix);
-    for (int i = 0; i < COLUMN_COUNT; i++) {
-        if (counts[i]) {
-            memcpy(to + aligned(PREFIX + n) + columns[i].offset, data[i],
-                   counts[i] * required[i].element);
-        }
-    }
-    out->len += total;
-}
-
 static size_t element_of(const char *type) {
     static const struct column types[] = {
         {NULL, "i32", 4}, {NULL, "f32", 4}, {NULL, "u8", 1}, {NULL, "f64", 8}};
@@ -70,6 +35,64 @@ static size_t element_of(const char *type) {
         }
     }
     return 0;
+}
+
+// All columns to be written: the required ones and the others.
+static size_t list_columns(const struct td_rollout_record *r, struct td_rollout_column *out) {
+    uint64_t rewards = r->samples * (r->components ? r->components : 1);
+    const void *data[COLUMN_COUNT] = {r->tok, r->logp, r->loss_mask, r->reward};
+    const uint64_t counts[COLUMN_COUNT] = {r->tokens, r->tokens, r->tokens, rewards};
+    for (size_t i = 0; i < COLUMN_COUNT; i++) {
+        out[i] = (struct td_rollout_column){required[i].name, required[i].type, data[i], counts[i]};
+    }
+    td_assert_op(r->extra_count, <=, TD_ROLLOUT_EXTRA_MAX);
+    memcpy(out + COLUMN_COUNT, r->extra, r->extra_count * sizeof *r->extra);
+    return COLUMN_COUNT + r->extra_count;
+}
+
+void td_rollout_record_encode(const struct td_rollout_record *r, struct td_buf *out) {
+    struct td_rollout_column list[TD_ROLLOUT_COLUMNS_MAX];
+    Tandem__Rollout__Column columns[TD_ROLLOUT_COLUMNS_MAX], *pointers[TD_ROLLOUT_COLUMNS_MAX];
+    size_t count = list_columns(r, list), at = 0, end = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t size = list[i].count * element_of(list[i].type);
+        tandem__rollout__column__init(&columns[i]);
+        columns[i].name = (char *)list[i].name;
+        columns[i].type = (char *)list[i].type;
+        columns[i].count = list[i].count;
+        columns[i].offset = at;
+        columns[i].crc = td_crc32c(0, list[i].data, size);
+        end = at + size;
+        at = aligned(end);
+        pointers[i] = &columns[i];
+    }
+    Tandem__Rollout__Header header = *r->header;
+    header.columns = pointers;
+    header.n_columns = count;
+    size_t n = tandem__rollout__header__get_packed_size(&header);
+    size_t base = aligned(PREFIX + n), total = base + end;
+    uint8_t *to = td_buf_room(out, total);
+    memset(to, 0, total);
+    tandem__rollout__header__pack(&header, to + PREFIX);
+    uint32_t prefix[3] = {FORMAT, (uint32_t)n, td_crc32c(0, to + PREFIX, n)};
+    memcpy(to, record_magic, sizeof record_magic);
+    memcpy(to + sizeof record_magic, prefix, sizeof prefix);
+    for (size_t i = 0; i < count; i++) {
+        size_t size = list[i].count * element_of(list[i].type);
+        if (size) {
+            memcpy(to + base + columns[i].offset, list[i].data, size);
+        }
+    }
+    out->len += total;
+}
+
+static bool is_repeated(const Tandem__Rollout__Header *h, size_t column) {
+    for (size_t i = 0; i < column; i++) {
+        if (strcmp(h->columns[i]->name, h->columns[column]->name) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // Columns lie one behind the other, whole, with their CRCs.
@@ -84,13 +107,16 @@ static enum td_rc check_columns(const struct td_rollout_record *r, size_t base, 
         const Tandem__Rollout__Column *c = h->columns[i];
         size_t element = element_of(c->type);
         if (!element || c->offset != at || c->count > (n - base) / element ||
-            base + at + c->count * element > n) {
-            return td_fail(err, TD_ECORRUPT, "rollout record: column %zu \"%.32s\" does not fit", i,
+            base + at + c->count * element > n || is_repeated(h, i)) {
+            return td_fail(err, TD_ECORRUPT,
+                           "rollout record: column %zu \"%.32s\" does not fit or is there twice", i,
                            c->name);
         }
-        if (td_crc32c(0, r->bytes + base + at, c->count * element) != c->crc) {
-            return td_fail(err, TD_ECORRUPT, "rollout record: column \"%.32s\" has a wrong CRC",
-                           c->name);
+        uint32_t found = td_crc32c(0, r->bytes + base + at, c->count * element);
+        if (found != c->crc) {
+            return td_fail(err, TD_ECORRUPT,
+                           "rollout record: column \"%.32s\" at %zu: CRC is %08x, expected %08x",
+                           c->name, base + at, found, c->crc);
         }
         end = base + at + c->count * element;
         at = aligned(at + c->count * element);
@@ -109,19 +135,55 @@ static enum td_rc check_columns(const struct td_rollout_record *r, size_t base, 
 static const Tandem__Rollout__Column *find_column(const struct td_rollout_record *r, int which) {
     for (size_t i = 0; i < r->header->n_columns; i++) {
         const Tandem__Rollout__Column *c = r->header->columns[i];
+        bool narrow = which == COLUMN_REWARD && strcmp(c->type, "f32") == 0;
         if (strcmp(c->name, required[which].name) == 0 &&
-            strcmp(c->type, required[which].type) == 0) {
+            (narrow || strcmp(c->type, required[which].type) == 0)) {
             return c;
         }
     }
     return NULL;
 }
 
+static bool is_required(const char *name) {
+    for (size_t i = 0; i < COLUMN_COUNT; i++) {
+        if (strcmp(required[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void take_extra(struct td_rollout_record *r, size_t base) {
+    for (size_t i = 0; i < r->header->n_columns; i++) {
+        const Tandem__Rollout__Column *c = r->header->columns[i];
+        if (!is_required(c->name) && r->extra_count < TD_ROLLOUT_EXTRA_MAX) {
+            r->extra[r->extra_count++] =
+                (struct td_rollout_column){c->name, c->type, r->bytes + base + c->offset, c->count};
+        }
+    }
+}
+
+static void take_rewards(struct td_rollout_record *r, const void *data, const char *type) {
+    r->reward = data;
+    if (strcmp(type, "f32") != 0) {
+        return;
+    }
+    uint64_t n = r->samples * r->components;
+    r->reward_copy = td_alloc_array(n, sizeof *r->reward_copy);
+    for (uint64_t i = 0; i < n; i++) {
+        r->reward_copy[i] = (double)((const float *)data)[i];
+    }
+    r->reward = r->reward_copy;
+}
+
 static enum td_rc find_columns(struct td_rollout_record *r, size_t base, struct td_err *err) {
     const void *at[COLUMN_COUNT];
+    const Tandem__Rollout__Column *c = NULL;
+    r->samples = r->header->n_samples;
+    r->components = r->header->n_reward_components ? r->header->n_reward_components : 1;
     for (int i = 0; i < COLUMN_COUNT; i++) {
-        const Tandem__Rollout__Column *c = find_column(r, i);
-        uint64_t want = i == COLUMN_REWARD ? r->header->n_samples
+        c = find_column(r, i);
+        uint64_t want = i == COLUMN_REWARD ? r->samples * r->components
                         : i == COLUMN_TOK  ? (c ? c->count : 0)
                                            : r->tokens;
         if (!c || c->count != want) {
@@ -133,17 +195,16 @@ static enum td_rc find_columns(struct td_rollout_record *r, size_t base, struct 
         }
         at[i] = r->bytes + base + c->offset;
     }
-    r->samples = r->header->n_samples;
     r->tok = at[COLUMN_TOK];
     r->logp = at[COLUMN_LOGP];
     r->loss_mask = at[COLUMN_MASK];
-    r->reward = at[COLUMN_REWARD];
+    take_rewards(r, at[COLUMN_REWARD], c->type);
+    take_extra(r, base);
     return TD_OK;
 }
 
-static enum td_rc check_sequences(const struct td_rollout_record *r, struct td_err *err) {
+static enum td_rc check_head(const struct td_rollout_record *r, struct td_err *err) {
     const Tandem__Rollout__Header *h = r->header;
-    uint64_t at = 0;
     if (h->n_samples < 1 || h->n_samples > TD_ROLLOUT_SAMPLES_MAX || h->n_status != h->n_samples ||
         h->n_sequences > TD_ROLLOUT_SEQUENCES_MAX || h->n_models < 1 || h->parts < 1 ||
         h->part >= h->parts) {
@@ -152,10 +213,26 @@ static enum td_rc check_sequences(const struct td_rollout_record *r, struct td_e
                        "%u of %u",
                        h->n_samples, h->n_status, h->n_sequences, h->n_models, h->part, h->parts);
     }
+    bool known = (unsigned)h->purpose <= TANDEM__ROLLOUT__PURPOSE__EVAL &&
+                 (unsigned)h->kind <= TANDEM__ROLLOUT__KIND__PARTIAL;
+    for (size_t i = 0; i < h->n_status; i++) {
+        known = known && (unsigned)h->status[i] <= TANDEM__ROLLOUT__STATUS__FAILED;
+    }
+    if (!known) {
+        return td_fail(err, TD_ECORRUPT,
+                       "rollout record: purpose %d, kind %d or a status is unknown", h->purpose,
+                       h->kind);
+    }
+    return TD_OK;
+}
+
+static enum td_rc check_sequences(const struct td_rollout_record *r, struct td_err *err) {
+    const Tandem__Rollout__Header *h = r->header;
+    uint64_t at = 0;
     for (size_t i = 0; i < h->n_sequences; i++) {
         const Tandem__Rollout__Sequence *s = h->sequences[i];
         if (s->from != at || s->to < s->from || s->to > r->tokens || s->sample >= h->n_samples ||
-            s->parent >= (int64_t)i) {
+            s->parent < -1 || s->parent >= (int64_t)i) {
             return td_fail(err, TD_ECORRUPT, "rollout record: sequence %zu is out of place", i);
         }
         at = s->to;
@@ -185,7 +262,7 @@ static enum td_rc check_segments(const struct td_rollout_record *r, struct td_er
         const Tandem__Rollout__Sequence *s =
             g->sequence < h->n_sequences ? h->sequences[g->sequence] : NULL;
         if (!s || g->from != at || g->to < g->from || g->from < s->from || g->to > s->to ||
-            g->model >= h->n_models) {
+            g->model >= h->n_models || (unsigned)g->kind > TANDEM__ROLLOUT__SEGMENT_KIND__ENV) {
             return td_fail(err, TD_ECORRUPT, "rollout record: segment %zu is out of place", i);
         }
         enum td_rc rc =
@@ -195,7 +272,7 @@ static enum td_rc check_segments(const struct td_rollout_record *r, struct td_er
         }
         at = g->to;
     }
-    for (uint64_t i = 0; i < r->samples; i++) {
+    for (uint64_t i = 0; i < r->samples * r->components; i++) {
         if (!isfinite(r->reward[i])) {
             return td_fail(err, TD_ECORRUPT, "rollout record: reward %llu is not finite",
                            (unsigned long long)i);
@@ -238,6 +315,9 @@ static enum td_rc decode_into(struct td_rollout_record *r, const uint8_t *bytes,
         rc = find_columns(r, base, err);
     }
     if (rc == TD_OK) {
+        rc = check_head(r, err);
+    }
+    if (rc == TD_OK) {
         rc = check_sequences(r, err);
     }
     return rc == TD_OK ? check_segments(r, err) : rc;
@@ -265,6 +345,7 @@ void td_rollout_record_free(struct td_rollout_record *r) {
             tandem__rollout__header__free_unpacked(r->header, NULL);
         }
         td_free(r->bytes);
+        td_free(r->reward_copy);
         td_free(r);
     }
 }
@@ -277,6 +358,6 @@ void td_rollout_record_sums(const struct td_rollout_record *r, uint64_t *trainab
         *trainable += r->loss_mask[t];
     }
     for (uint64_t i = 0; i < r->samples; i++) {
-        *reward_sum += r->reward[i];
+        *reward_sum += r->reward[i * r->components];
     }
 }
