@@ -1,18 +1,21 @@
-// Attention of the cpu backend. Packed and paged share attend(): a tile of query rows of one
-// key/value head against runs of keys. A query row's bits depend on its q and on the k and v of its
-// keys in order, not on the tile, nor on where the runs are cut.
+// Attention of the cpu backend. Packed and paged share attend(): a tile of query rows against the
+// keys of one key/value head. A query row's bits depend on its q and on the k and v of its keys in
+// order: not on the tile, nor on how the keys lie in memory.
+//
+// Many tokens of a sequence go head by head, so that rows and keys are read where they are. One
+// token (decode) goes with all heads of its group at once, so that each key is read once.
 #include <string.h>
 
 #include "lib/base/check.h"
 #include "workers/backend/cpu/cpu_int.h"
 
-enum { TILE_ROWS = 16, GROUP_MAX = 256, RUN_MAX = 64, PAD = 16 };
+enum { TILE_ROWS = 8, UNIT_TOKENS = 32, GROUP_MAX = 256, PAD = 16 };
 
 static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
-struct source { // queries, outputs, and where keys come from
+struct job {
     struct td_cpu *cpu;
     const struct td_attn_args *packed;      // one of
     const struct td_attn_paged_args *paged; // the two
@@ -20,224 +23,300 @@ struct source { // queries, outputs, and where keys come from
     const int32_t *cu;
     int batch, kv_heads, group, d;
     float scale;
-    int64_t keys_max;
-    float *scratch; // per part
+    int64_t keys_max, width; // d padded to whole groups of lanes
+    bool gathers;            // keys are copied: padded, or from the pages of many queries
+    float *scratch;          // per part
     size_t scratch_floats;
 };
 
-struct tile {
+struct keys {           // of one sequence and key/value head
+    const float *k, *v; // rows ld apart; NULL: in pages
+    int64_t ld;
     int sequence, kv_head;
-    int64_t token, tokens; // queries
-    int64_t keys;          // that the first query sees; each next one sees one more
 };
 
-struct buffers { // of one part; rows padded to a multiple of 16
-    float *q, *o, *pad, *scores;
-    int64_t width, scores_ld;
+struct tile { // row i sees count + i·grow keys
+    const float *q;
+    float *o, *lse; // lse may be NULL
+    int64_t q_ld, o_ld, lse_ld;
+    int64_t rows, count, grow;
 };
 
-static int64_t tile_tokens(int group) {
-    return group < TILE_ROWS ? TILE_ROWS / group : 1;
+struct buffers { // of one part
+    float *q, *o, *k, *v, *scores;
+    int64_t scores_ld;
+};
+
+static int64_t rows_max(const struct job *g) {
+    return g->group > TILE_ROWS ? g->group : TILE_ROWS;
 }
 
-static size_t scratch_floats(const struct source *s) {
-    int64_t rows = tile_tokens(s->group) * s->group, width = round_up(s->d, PAD);
-    return (size_t)(2 * rows * width + RUN_MAX * width + rows * round_up(s->keys_max, PAD));
+static size_t scratch_floats(const struct job *g) {
+    int64_t keys = g->gathers ? 2 * g->keys_max * g->width : 0;
+    return (size_t)(rows_max(g) * (2 * g->width + round_up(g->keys_max, PAD)) + keys);
 }
 
-static struct buffers buffers_of(const struct source *s, int part) {
-    int64_t rows = tile_tokens(s->group) * s->group;
-    struct buffers b = {.width = round_up(s->d, PAD), .scores_ld = round_up(s->keys_max, PAD)};
-    b.q = s->scratch + (size_t)part * s->scratch_floats;
-    b.o = b.q + rows * b.width;
-    b.pad = b.o + rows * b.width;
-    b.scores = b.pad + RUN_MAX * b.width;
+static struct buffers buffers_of(const struct job *g, int part) {
+    struct buffers b = {.scores_ld = round_up(g->keys_max, PAD)};
+    b.q = g->scratch + (size_t)part * g->scratch_floats;
+    b.o = b.q + rows_max(g) * g->width;
+    b.scores = b.o + rows_max(g) * g->width;
+    b.k = b.scores + rows_max(g) * b.scores_ld;
+    b.v = b.k + g->keys_max * g->width;
     return b;
 }
 
-struct run { // rows of k or v that lie evenly
+struct run { // keys (or values) that lie evenly
     const float *p;
     int64_t ld, n;
 };
 
-// Keys (or values) from j on, at most up to end.
-static struct run run_at(const struct source *s, const struct tile *t, int64_t j, int64_t end,
+static const float *in_page(const struct job *g, const struct keys *x, int64_t j, bool values) {
+    const struct td_attn_paged_args *a = g->paged;
+    int64_t size = a->page_tokens, width = (int64_t)g->kv_heads * g->d;
+    int64_t page = a->table[(int64_t)x->sequence * a->table_stride + j / size];
+    return (const float *)a->pages + ((page * 2 + values) * size + j % size) * width +
+           (int64_t)x->kv_head * g->d;
+}
+
+// From j on, at most up to end. Asks the cache for the page behind.
+static struct run run_at(const struct job *g, const struct keys *x, int64_t j, int64_t end,
                          bool values) {
-    struct run run = {.n = end - j < RUN_MAX ? end - j : RUN_MAX};
-    int64_t col = (int64_t)t->kv_head * s->d;
-    if (s->packed) {
-        const struct td_tensor *x = values ? &s->packed->v : &s->packed->k;
-        run.p = td_cpu_row(x, s->cu[t->sequence] + j) + col;
-        run.ld = x->ld;
-        return run;
+    if (x->k) {
+        return (struct run){(values ? x->v : x->k) + j * x->ld, x->ld, end - j};
     }
-    const struct td_attn_paged_args *a = s->paged;
-    int64_t size = a->page_tokens, width = (int64_t)s->kv_heads * s->d, place = j % size;
-    int64_t page = a->table[(int64_t)t->sequence * a->table_stride + j / size];
-    run.p = (const float *)a->pages + ((page * 2 + values) * size + place) * width + col;
-    run.ld = width;
-    run.n = run.n < size - place ? run.n : size - place;
+    struct run run = {.p = in_page(g, x, j, values), .ld = (int64_t)g->kv_heads * g->d};
+    int64_t size = g->paged->page_tokens, left = size - j % size;
+    run.n = end - j < left ? end - j : left;
+    if (j + run.n < end) {
+        const float *next = in_page(g, x, j + run.n, values);
+        for (int64_t i = 0; i < size; i++) {
+            for (int c = 0; c < g->d; c += 16) {
+                __builtin_prefetch(next + i * run.ld + c);
+            }
+        }
+    }
     return run;
 }
 
-static void copy_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
-                      int d) {
+// Copies rows of d floats, padded to width.
+static void pad_rows(const struct job *g, float *to, const float *from, int64_t from_ld,
+                     int64_t rows) {
     for (int64_t i = 0; i < rows; i++) {
-        memcpy(to + i * to_ld, from + i * from_ld, (size_t)d * sizeof *to);
-        memset(to + i * to_ld + d, 0, (size_t)(to_ld - d) * sizeof *to);
+        memcpy(to + i * g->width, from + i * from_ld, (size_t)g->d * sizeof *to);
+        memset(to + i * g->width + g->d, 0, (size_t)(g->width - g->d) * sizeof *to);
     }
 }
 
-// The same rows, padded if d is no multiple of 16.
-static struct run padded(const struct source *s, const struct buffers *b, struct run run) {
-    if (s->d == b->width) {
-        return run;
-    }
-    copy_rows(b->pad, b->width, run.p, run.ld, run.n, s->d);
-    return (struct run){.p = b->pad, .ld = b->width, .n = run.n};
-}
-
-static void all_scores(const struct source *s, const struct tile *t, const struct buffers *b) {
-    int64_t end = t->keys + t->tokens - 1;
+// What all rows, and the last one, need of the keys.
+static void score_all(const struct job *g, const struct keys *x, const struct buffers *b,
+                      const struct tile *t) {
+    int64_t end = t->count + (t->rows - 1) * t->grow;
     for (int64_t j = 0; j < end;) {
-        struct run run = padded(s, b, run_at(s, t, j, end, false));
-        s->cpu->kernels->scores(&(struct td_attn_block){.q = b->q,
-                                                        .ldq = b->width,
+        struct run run = run_at(g, x, j, end, false);
+        g->cpu->kernels->scores(&(struct td_attn_block){.q = t->q,
+                                                        .ldq = t->q_ld,
                                                         .k = run.p,
                                                         .ldk = run.ld,
                                                         .s = b->scores + j,
                                                         .lds = b->scores_ld,
-                                                        .rows = t->tokens * s->group,
+                                                        .rows = t->rows,
                                                         .keys = run.n,
-                                                        .d = (int)b->width,
-                                                        .scale = s->scale});
+                                                        .d = (int)g->width,
+                                                        .scale = g->scale});
         j += run.n;
     }
 }
 
-// Adds p·v of keys [lo, hi) to rows [row, row + rows) of b->o.
-static void add_values(const struct source *s, const struct tile *t, const struct buffers *b,
-                       struct td_share keys, struct td_share rows) {
-    for (int64_t j = keys.lo; j < keys.hi;) {
-        struct run run = padded(s, b, run_at(s, t, j, keys.hi, true));
-        s->cpu->kernels->mix(&(struct td_mix_block){.s = b->scores + rows.lo * b->scores_ld + j,
+static void mix_all(const struct job *g, const struct keys *x, const struct buffers *b,
+                    const struct tile *t) {
+    td_assert(x->k || t->grow == 0);
+    for (int64_t j = 0; j < t->count;) {
+        struct run run = run_at(g, x, j, t->count, true);
+        g->cpu->kernels->mix(&(struct td_mix_block){.s = b->scores + j,
                                                     .s_row = b->scores_ld,
                                                     .s_col = 1,
                                                     .x = run.p,
                                                     .ldx = run.ld,
-                                                    .y = b->o + rows.lo * b->width,
-                                                    .ldy = b->width,
-                                                    .rows = rows.hi - rows.lo,
+                                                    .y = t->o,
+                                                    .ldy = t->o_ld,
+                                                    .rows = t->rows,
                                                     .terms = run.n,
-                                                    .d = (int)b->width});
+                                                    .grow = t->grow,
+                                                    .d = (int)g->width});
         j += run.n;
     }
 }
 
-static void attend(const struct source *s, const struct tile *t, const struct buffers *b) {
-    int64_t rows = t->tokens * s->group, col = (int64_t)t->kv_head * s->group * s->d;
-    float inverse[GROUP_MAX];
-    for (int64_t i = 0; i < t->tokens; i++) {
-        copy_rows(b->q + i * s->group * b->width, b->width, td_cpu_row(s->q, t->token + i) + col,
-                  s->d, s->group, s->d);
+static void attend(const struct job *g, const struct keys *x, const struct buffers *b,
+                   struct tile t) {
+    bool padded = g->width != g->d;
+    float inverse[GROUP_MAX], *o = t.o;
+    int64_t o_ld = t.o_ld;
+    td_assert_op(t.rows, <=, rows_max(g));
+    if (padded) {
+        pad_rows(g, b->q, t.q, t.q_ld, t.rows);
+        t.q = b->q;
+        t.o = b->o;
+        t.q_ld = t.o_ld = g->width;
     }
-    all_scores(s, t, b);
-    for (int64_t r = 0; r < rows; r++) {
+    score_all(g, x, b, &t);
+    for (int64_t r = 0; r < t.rows; r++) {
         float lse;
         inverse[r] =
-            s->cpu->kernels->softmax(b->scores + r * b->scores_ld, t->keys + r / s->group, &lse);
-        if (s->packed && s->packed->lse.p) {
-            td_cpu_row(&s->packed->lse,
-                       t->token + r / s->group)[t->kv_head * s->group + r % s->group] = lse;
+            g->cpu->kernels->softmax(b->scores + r * b->scores_ld, t.count + r * t.grow, &lse);
+        if (t.lse) {
+            t.lse[r * t.lse_ld] = lse;
         }
+        memset(t.o + r * t.o_ld, 0, (size_t)g->width * sizeof *o);
     }
-    memset(b->o, 0, (size_t)(rows * b->width) * sizeof *b->o);
-    add_values(s, t, b, (struct td_share){0, t->keys}, (struct td_share){0, rows});
-    for (int64_t i = 1; i < t->tokens; i++) { // keys that not all rows see
-        add_values(s, t, b, (struct td_share){t->keys, t->keys + i},
-                   (struct td_share){i * s->group, (i + 1) * s->group});
+    mix_all(g, x, b, &t);
+    for (int64_t r = 0; r < t.rows; r++) {
+        g->cpu->kernels->scale(o + r * o_ld, t.o + r * t.o_ld, g->d, inverse[r]);
     }
-    for (int64_t r = 0; r < rows; r++) {
-        float *o = td_cpu_row(s->o, t->token + r / s->group) + col + r % s->group * s->d;
-        for (int c = 0; c < s->d; c++) {
-            o[c] = b->o[r * b->width + c] * inverse[r];
+}
+
+struct unit { // some queries of a sequence, for one key/value head
+    int sequence, kv_head;
+    int64_t token, tokens;
+    int64_t keys; // that the first query sees
+    bool alone;   // the sequence's only query
+};
+
+static struct keys keys_of(const struct job *g, const struct unit *u, const struct buffers *b) {
+    struct keys x = {.sequence = u->sequence, .kv_head = u->kv_head};
+    int64_t count = u->keys + u->tokens - 1, col = (int64_t)u->kv_head * g->d;
+    if (g->packed) {
+        x.k = td_cpu_row(&g->packed->k, g->cu[u->sequence]) + col;
+        x.v = td_cpu_row(&g->packed->v, g->cu[u->sequence]) + col;
+        x.ld = g->packed->k.ld;
+        td_assert_op(x.ld, ==, g->packed->v.ld);
+    }
+    if (g->width == g->d && (g->packed || u->alone)) {
+        return x;
+    }
+    for (int64_t j = 0; j < count;) {
+        struct run k = run_at(g, &x, j, count, false), v = run_at(g, &x, j, count, true);
+        pad_rows(g, b->k + j * g->width, k.p, k.ld, k.n);
+        pad_rows(g, b->v + j * g->width, v.p, v.ld, v.n);
+        j += k.n;
+    }
+    x.k = b->k;
+    x.v = b->v;
+    x.ld = g->width;
+    return x;
+}
+
+static void unit_run(const struct job *g, const struct unit *u, const struct buffers *b) {
+    struct keys x = keys_of(g, u, b);
+    int64_t first = (int64_t)u->kv_head * g->group;
+    const struct td_tensor *lse = g->packed && g->packed->lse.p ? &g->packed->lse : NULL;
+    struct tile t = {.q = td_cpu_row(g->q, u->token) + first * g->d,
+                     .o = td_cpu_row(g->o, u->token) + first * g->d,
+                     .lse = lse ? td_cpu_row(lse, u->token) + first : NULL};
+    if (u->tokens == 1) {
+        t.q_ld = t.o_ld = g->d;
+        t.lse_ld = 1;
+        t.rows = g->group;
+        t.count = u->keys;
+        attend(g, &x, b, t);
+        return;
+    }
+    t.q_ld = g->q->ld;
+    t.o_ld = g->o->ld;
+    t.lse_ld = lse ? lse->ld : 0;
+    t.grow = 1;
+    for (int64_t i = 0; i < u->tokens; i += TILE_ROWS) {
+        for (int head = 0; head < g->group; head++) {
+            struct tile part = t;
+            part.rows = u->tokens - i < TILE_ROWS ? u->tokens - i : TILE_ROWS;
+            part.count = u->keys + i;
+            part.q += i * t.q_ld + (int64_t)head * g->d;
+            part.o += i * t.o_ld + (int64_t)head * g->d;
+            part.lse = lse ? t.lse + i * t.lse_ld + head : NULL;
+            attend(g, &x, b, part);
         }
     }
 }
 
-// Tiles are dealt to parts like cards: long sequences spread over all.
+// Units are dealt to parts like cards: long sequences spread over all.
 static void attn_part(void *arg, int part, int parts) {
-    const struct source *s = arg;
-    struct buffers b = buffers_of(s, part);
-    int64_t step = tile_tokens(s->group), dealt = 0;
-    for (int n = 0; n < s->batch; n++) {
-        int64_t lo = s->cu[n], hi = s->cu[n + 1];
-        int64_t before = s->paged ? s->paged->kvlen[n] - (hi - lo) : 0;
-        for (int64_t token = lo; token < hi; token += step) {
-            for (int head = 0; head < s->kv_heads; head++) {
+    const struct job *g = arg;
+    struct buffers b = buffers_of(g, part);
+    int64_t dealt = 0;
+    for (int n = 0; n < g->batch; n++) {
+        int64_t lo = g->cu[n], hi = g->cu[n + 1];
+        int64_t before = g->paged ? g->paged->kvlen[n] - (hi - lo) : 0;
+        for (int64_t token = lo; token < hi; token += UNIT_TOKENS) {
+            for (int head = 0; head < g->kv_heads; head++) {
                 if (dealt++ % parts != part) {
                     continue;
                 }
-                struct tile t = {.sequence = n,
+                struct unit u = {.sequence = n,
                                  .kv_head = head,
                                  .token = token,
-                                 .tokens = hi - token < step ? hi - token : step,
-                                 .keys = before + token - lo + 1};
-                attend(s, &t, &b);
+                                 .tokens = hi - token < UNIT_TOKENS ? hi - token : UNIT_TOKENS,
+                                 .keys = before + token - lo + 1,
+                                 .alone = hi - lo == 1};
+                unit_run(g, &u, &b);
             }
         }
     }
 }
 
-static void attn_run(struct source *s, int64_t work) {
-    td_assert(s->kv_heads >= 1 && s->group >= 1 && s->group <= GROUP_MAX);
-    int parts = td_cpu_parts(s->cpu, work * s->group * s->kv_heads * s->d * 2);
-    s->scratch_floats = scratch_floats(s);
-    s->scratch =
-        td_cpu_scratch(s->cpu, TD_SCRATCH_PARTS, (size_t)parts * s->scratch_floats * sizeof(float));
-    if (s->scratch) {
-        td_cpu_run(s->cpu, parts, attn_part, s);
+static void attn_run(struct job *g, int64_t pairs) {
+    td_assert(g->kv_heads >= 1 && g->group >= 1 && g->group <= GROUP_MAX);
+    int parts = td_cpu_parts(g->cpu, pairs * g->group * g->kv_heads * g->d * 2);
+    g->width = round_up(g->d, PAD);
+    g->gathers = g->gathers || g->width != g->d;
+    g->scratch_floats = scratch_floats(g);
+    g->scratch =
+        td_cpu_scratch(g->cpu, TD_SCRATCH_PARTS, (size_t)parts * g->scratch_floats * sizeof(float));
+    if (g->scratch) {
+        td_cpu_run(g->cpu, parts, attn_part, g);
     }
 }
 
 void td_cpu_attn_fwd(struct td_backend *be, const struct td_attn_args *a) {
-    struct source s = {.cpu = td_cpu_of(be),
-                       .packed = a,
-                       .q = &a->q,
-                       .o = &a->o,
-                       .cu = a->cu,
-                       .batch = a->batch,
-                       .kv_heads = a->kv_heads,
-                       .group = a->heads / a->kv_heads,
-                       .d = a->head_dim,
-                       .scale = (float)a->scale};
-    int64_t work = 0;
+    struct job g = {.cpu = td_cpu_of(be),
+                    .packed = a,
+                    .q = &a->q,
+                    .o = &a->o,
+                    .cu = a->cu,
+                    .batch = a->batch,
+                    .kv_heads = a->kv_heads,
+                    .group = a->heads / a->kv_heads,
+                    .d = a->head_dim,
+                    .scale = (float)a->scale};
+    int64_t pairs = 0;
     for (int b = 0; b < a->batch; b++) {
         int64_t n = a->cu[b + 1] - a->cu[b];
-        s.keys_max = n > s.keys_max ? n : s.keys_max;
-        work += n * n / 2;
+        g.keys_max = n > g.keys_max ? n : g.keys_max;
+        pairs += n * n / 2;
     }
-    attn_run(&s, work);
+    attn_run(&g, pairs);
 }
 
 void td_cpu_attn_paged(struct td_backend *be, const struct td_attn_paged_args *a) {
-    struct source s = {.cpu = td_cpu_of(be),
-                       .paged = a,
-                       .q = &a->q,
-                       .o = &a->o,
-                       .cu = a->qcu,
-                       .batch = a->batch,
-                       .kv_heads = a->kv_heads,
-                       .group = a->heads / a->kv_heads,
-                       .d = a->head_dim,
-                       .scale = (float)a->scale};
-    int64_t work = 0;
+    struct job g = {.cpu = td_cpu_of(be),
+                    .paged = a,
+                    .q = &a->q,
+                    .o = &a->o,
+                    .cu = a->qcu,
+                    .batch = a->batch,
+                    .kv_heads = a->kv_heads,
+                    .group = a->heads / a->kv_heads,
+                    .d = a->head_dim,
+                    .scale = (float)a->scale};
+    int64_t pairs = 0;
     for (int b = 0; b < a->batch; b++) {
-        td_assert_op(a->kvlen[b], >=, a->qcu[b + 1] - a->qcu[b]);
-        s.keys_max = a->kvlen[b] > s.keys_max ? a->kvlen[b] : s.keys_max;
-        work += (int64_t)(a->qcu[b + 1] - a->qcu[b]) * a->kvlen[b];
+        int64_t n = a->qcu[b + 1] - a->qcu[b];
+        td_assert_op(a->kvlen[b], >=, n);
+        g.keys_max = a->kvlen[b] > g.keys_max ? a->kvlen[b] : g.keys_max;
+        g.gathers = g.gathers || n > 1;
+        pairs += n * a->kvlen[b];
     }
-    attn_run(&s, work);
+    attn_run(&g, pairs);
 }
 
 static void store_rows(const void *args, int64_t lo, int64_t hi) {

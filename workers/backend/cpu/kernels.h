@@ -38,12 +38,12 @@ struct td_attn_block {
     float scale;
 };
 
-// Weighted sums: y_i[d] += Σ_j s[i*s_row + j*s_col] · x_j, j ascending.
+// Weighted sums: y_i[d] += Σ_j s[i*s_row + j*s_col] · x_j, j ascending over terms + i·grow of them.
 struct td_mix_block {
     const float *s, *x;
     float *y;
     int64_t s_row, s_col, ldx, ldy;
-    int64_t rows, terms;
+    int64_t rows, terms, grow;
     int d;
 };
 
@@ -88,10 +88,12 @@ struct td_kernels {
         add_rows /* columns; td_add_rows */, rope, swiglu_fwd, swiglu_bwd, axpby, adamw;
     void (*scores)(const struct td_attn_block *b);
     void (*mix)(const struct td_mix_block *b);
-    // s[0..n) becomes exp(s − max); gives the inverse of their sum, and the lse.
+    // s[0..n) becomes exp(s − max); gives the inverse of their sum, and the lse. s has room for
+    // whole groups of 16, and they are overwritten.
     float (*softmax)(float *s, int64_t n, float *lse);
     // p = exp(s − lse) in place of s; ds = p·(dp − delta)·scale in place of dp.
     void (*attn_ds)(const struct td_attn_ds *a);
+    void (*scale)(float *y, const float *x, int64_t n, float by); // y = by·x; may be the same
     float (*dot)(const float *x, const float *y, int64_t n);
     struct td_row_stats (*row_stats)(const float *z, int64_t vocab, float inv_temp);
     void (*logprob_dz)(float *z, int64_t vocab, const struct td_dz *dz); // logits become dz

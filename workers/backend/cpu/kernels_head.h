@@ -204,16 +204,37 @@ static int64_t gumbel_argmax(const struct td_sample_row *row, const float *w, in
     return best.id;
 }
 
-static int32_t kernel_draw(const struct td_draw *d) {
-    int64_t n = td_draw_stride(d->vocab), none = -1;
-    float *w = d->scratch, inv_temp = d->row->inv_temp > 0 ? d->row->inv_temp : 1.0f;
-    for (int64_t i = 0; i < n; i++) {
-        bool open = i < d->vocab && (!d->allowed || d->allowed[i]);
-        w[i] = open ? d->z[i] * inv_temp : -INFINITY;
-        none = open && none < 0 ? i : none;
+// w = z / T of open tokens, −∞ of others and of the padding.
+static void fill_open(const struct td_draw *d, float *w, int64_t n, float inv_temp) {
+    const float *z = d->z;
+    const uint8_t *allowed = d->allowed;
+    for (int64_t i = 0; i < d->vocab; i += TD_LANES) {
+        store_some(w + i, load_some(z + i, d->vocab - i) * dup(inv_temp), d->vocab - i);
     }
-    int64_t top = argmax(w, n, none);
-    if (top < 0 || !(d->row->inv_temp > 0)) {
+    for (int64_t i = 0; allowed && i < d->vocab; i++) {
+        w[i] = allowed[i] ? w[i] : -INFINITY;
+    }
+    for (int64_t i = d->vocab; i < n; i++) {
+        w[i] = -INFINITY;
+    }
+}
+
+static int64_t first_open(const struct td_draw *d) {
+    for (int64_t i = 0; i < d->vocab; i++) {
+        if (!d->allowed || d->allowed[i]) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int32_t kernel_draw(const struct td_draw *d) {
+    int64_t n = td_draw_stride(d->vocab);
+    bool greedy = !(d->row->inv_temp > 0);
+    float *w = d->scratch;
+    fill_open(d, w, n, greedy ? 1.0f : d->row->inv_temp);
+    int64_t top = argmax(w, n, first_open(d));
+    if (top < 0 || greedy) {
         return (int32_t)top;
     }
     if (d->row->top_k > 0 && d->row->top_k < d->vocab) {

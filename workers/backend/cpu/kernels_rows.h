@@ -76,14 +76,17 @@ static void kernel_rmsnorm_bwd_dx(const void *args, int64_t lo, int64_t hi) {
     const struct td_rmsnorm_bwd_args *a = args;
     int64_t h = a->x.cols;
     const float *w = a->w.p;
+    bool acc = a->acc;
     for (int64_t t = lo; t < hi; t++) {
         const float *x = row_of(&a->x, t), *dy = row_of(&a->dy, t);
         float *dx = row_of(&a->dx, t), rstd = ((const float *)a->rstd.p)[t];
         float mean = dot3(dy, x, w, h) * rstd / (float)h;
-        float slope = -(mean * rstd);
-        for (int64_t c = 0; c < h; c++) {
-            float g = rstd * __builtin_fmaf(x[c], slope, dy[c] * w[c]);
-            dx[c] = a->acc ? dx[c] + g : g;
+        vf slope = dup(-(mean * rstd)), by = dup(rstd);
+        for (int64_t c = 0; c < h; c += TD_LANES) {
+            int64_t n = h - c;
+            vf g = load_some(dy + c, n) * load_some(w + c, n);
+            g = by * fma_v(load_some(x + c, n), slope, g);
+            store_some(dx + c, acc ? load_some(dx + c, n) + g : g, n);
         }
     }
 }
@@ -93,9 +96,11 @@ static void kernel_rmsnorm_bwd_dw(const void *args, int64_t lo, int64_t hi) {
     float *dw = a->dw.p;
     for (int64_t t = 0; t < a->x.rows; t++) {
         const float *x = row_of(&a->x, t), *dy = row_of(&a->dy, t);
-        float rstd = ((const float *)a->rstd.p)[t];
-        for (int64_t c = lo; c < hi; c++) {
-            dw[c] = __builtin_fmaf(dy[c], x[c] * rstd, dw[c]);
+        vf rstd = dup(((const float *)a->rstd.p)[t]);
+        for (int64_t c = lo; c < hi; c += TD_LANES) {
+            int64_t n = hi - c;
+            vf y = load_some(x + c, n) * rstd;
+            store_some(dw + c, fma_v(load_some(dy + c, n), y, load_some(dw + c, n)), n);
         }
     }
 }
@@ -174,29 +179,37 @@ static void kernel_swiglu_bwd(const void *args, int64_t lo, int64_t hi) {
 
 static void kernel_axpby(const void *args, int64_t lo, int64_t hi) {
     const struct td_axpby_args *a = args;
-    float alpha = (float)a->alpha, beta = (float)a->beta;
+    vf alpha = dup((float)a->alpha), beta = dup((float)a->beta);
+    bool overwrite = a->beta == 0;
+    int64_t n = a->y.cols;
     for (int64_t r = lo; r < hi; r++) {
         const float *x = row_of(&a->x, r);
         float *y = row_of(&a->y, r);
-        for (int64_t c = 0; c < a->y.cols; c++) {
-            y[c] = beta == 0 ? alpha * x[c] : alpha * x[c] + beta * y[c];
+        for (int64_t c = 0; c < n; c += TD_LANES) {
+            vf scaled = alpha * load_some(x + c, n - c);
+            store_some(y + c, overwrite ? scaled : scaled + beta * load_some(y + c, n - c), n - c);
         }
     }
 }
 
 static void adamw_row(const struct td_adamw_args *a, int64_t r) {
-    float *restrict p = row_of(&a->p, r), *restrict m = row_of(&a->m, r);
-    float *restrict v = row_of(&a->v, r);
-    const float *restrict g = row_of(&a->g, r);
-    float scale = (float)a->grad_scale, decay = (float)(a->lr * a->weight_decay);
-    float m1 = (float)(1 - a->beta1), b2 = (float)a->beta2, m2 = (float)(1 - a->beta2);
-    float step = (float)(a->lr / a->bc1), root = (float)sqrt(a->bc2), eps = (float)a->eps;
-    for (int64_t c = 0; c < a->p.cols; c++) {
-        float grad = g[c] * scale;
-        float w = p[c] - decay * p[c];
-        m[c] += m1 * (grad - m[c]);
-        v[c] = b2 * v[c] + m2 * grad * grad;
-        p[c] = w - step * m[c] / (sqrtf(v[c]) / root + eps);
+    float *p = row_of(&a->p, r), *m = row_of(&a->m, r), *v = row_of(&a->v, r);
+    const float *g = row_of(&a->g, r);
+    vf scale = dup((float)a->grad_scale), keep = dup((float)(1 - a->lr * a->weight_decay));
+    vf m1 = dup((float)(1 - a->beta1)), b2 = dup((float)a->beta2), m2 = dup((float)(1 - a->beta2));
+    vf step = dup((float)(-a->lr / a->bc1)), eps = dup((float)a->eps);
+    vf root = dup((float)(1 / sqrt(a->bc2)));
+    int64_t n = a->p.cols;
+    for (int64_t c = 0; c < n; c += TD_LANES) {
+        int64_t left = n - c;
+        vf grad = load_some(g + c, left) * scale;
+        vf mean = load_some(m + c, left), square = load_some(v + c, left);
+        mean = fma_v(grad - mean, m1, mean);
+        square = fma_v(grad * grad, m2, square * b2);
+        vf slope = mean / fma_v(sqrt_v(square), root, eps);
+        store_some(m + c, mean, left);
+        store_some(v + c, square, left);
+        store_some(p + c, fma_v(slope, step, load_some(p + c, left) * keep), left);
     }
 }
 

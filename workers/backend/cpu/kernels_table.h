@@ -20,6 +20,7 @@ static const struct td_kernels table = {
     .mix = kernel_mix,
     .softmax = kernel_softmax,
     .attn_ds = kernel_attn_ds,
+    .scale = kernel_scale,
     .dot = kernel_dot,
     .row_stats = kernel_row_stats,
     .logprob_dz = kernel_logprob_dz,

@@ -22,6 +22,7 @@ typedef float vf __attribute__((vector_size(4 * TD_LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * TD_LANES)));
 typedef float vf_unaligned __attribute__((vector_size(4 * TD_LANES), aligned(4), may_alias));
 typedef float v4 __attribute__((vector_size(16)));
+typedef int32_t v4i __attribute__((vector_size(16)));
 typedef float v4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
 
 struct group { // 16 lanes
@@ -43,17 +44,21 @@ TD_INLINE vf fma_v(vf a, vf b, vf c) {
 TD_INLINE vf dup(float x) {
     return (vf)_mm512_set1_ps(x);
 }
+TD_INLINE vf sqrt_v(vf x) {
+    return (vf)_mm512_sqrt_ps((__m512)x);
+}
 TD_INLINE vf load_n(const float *p, int64_t n) { // the first n < TD_LANES; zero beyond
     return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 }
 TD_INLINE void store_n(float *p, vf x, int64_t n) {
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)x);
 }
-TD_INLINE v4 fold(const struct group *g) {
+TD_INLINE v4 quarter(const struct group *g, int i) { // lanes 4i .. 4i+3
     __m512 x = (__m512)g->v[0];
-    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x),
-                             _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
-    return (v4)_mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    return (v4)(i == 0   ? _mm512_extractf32x4_ps(x, 0)
+                : i == 1 ? _mm512_extractf32x4_ps(x, 1)
+                : i == 2 ? _mm512_extractf32x4_ps(x, 2)
+                         : _mm512_extractf32x4_ps(x, 3));
 }
 #else
 #if TD_LANES == 8
@@ -63,9 +68,12 @@ TD_INLINE vf fma_v(vf a, vf b, vf c) {
 TD_INLINE vf dup(float x) {
     return (vf)_mm256_set1_ps(x);
 }
-TD_INLINE v4 fold(const struct group *g) {
-    __m256 y = _mm256_add_ps((__m256)g->v[0], (__m256)g->v[1]);
-    return (v4)_mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+TD_INLINE vf sqrt_v(vf x) {
+    return (vf)_mm256_sqrt_ps((__m256)x);
+}
+TD_INLINE v4 quarter(const struct group *g, int i) {
+    __m256 x = (__m256)g->v[i / 2];
+    return (v4)(i % 2 ? _mm256_extractf128_ps(x, 1) : _mm256_castps256_ps128(x));
 }
 #else
 TD_INLINE vf fma_v(vf a, vf b, vf c) {
@@ -77,8 +85,14 @@ TD_INLINE vf fma_v(vf a, vf b, vf c) {
 TD_INLINE vf dup(float x) {
     return (vf){x, x, x, x};
 }
-TD_INLINE v4 fold(const struct group *g) {
-    return (g->v[0] + g->v[2]) + (g->v[1] + g->v[3]);
+TD_INLINE vf sqrt_v(vf x) {
+    for (int i = 0; i < TD_LANES; i++) {
+        x[i] = sqrtf(x[i]);
+    }
+    return x;
+}
+TD_INLINE v4 quarter(const struct group *g, int i) {
+    return g->v[i];
 }
 #endif
 TD_INLINE vf load_n(const float *p, int64_t n) {
@@ -127,18 +141,24 @@ TD_INLINE struct group group_dup(float x) {
     return g;
 }
 
+TD_INLINE v4 fold(const struct group *g) {
+    return (quarter(g, 0) + quarter(g, 2)) + (quarter(g, 1) + quarter(g, 3));
+}
+
 TD_INLINE float fold_add(const struct group *g) {
     v4 x = fold(g);
     return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
+TD_INLINE v4 max_v4(v4 a, v4 b) {
+    v4i mask = a > b;
+    return (v4)((mask & (v4i)a) | (~mask & (v4i)b));
+}
+
 TD_INLINE float fold_max(const struct group *g) {
-    float x = g->v[0][0];
-    for (int i = 1; i < TD_GROUP; i++) {
-        float y = g->v[i / TD_LANES][i % TD_LANES];
-        x = x > y ? x : y;
-    }
-    return x;
+    v4 x = max_v4(max_v4(quarter(g, 0), quarter(g, 2)), max_v4(quarter(g, 1), quarter(g, 3)));
+    x = max_v4(x, __builtin_shufflevector(x, x, 2, 3, 0, 1));
+    return max_v4(x, __builtin_shufflevector(x, x, 1, 0, 3, 2))[0];
 }
 
 // e to the x, 1 ulp. 0 below −87.3, infinity above 88.7, NaN stays.
