@@ -8,7 +8,7 @@
 #include "lib/base/trace.h"
 #include "lib/spec/build_id.h"
 
-enum { TICK_MS = 200, REPORT_MS = 500, RETRY_MS = 50, SILENT_MS = 10000, STOP_MS = 5000 };
+enum { TICK_MS = 200, REPORT_MS = 500, RETRY_MS = 50, STOP_MS = 5000 };
 
 static void send_report(struct td_rollout_shell *s, const Tandem__Sync__Report *report) {
     size_t n = tandem__sync__report__get_packed_size(report);
@@ -129,7 +129,7 @@ static enum td_rc make_pool(struct td_rollout_shell *s, struct td_err *err) {
                                .job = s->config.job,
                                .journal_id = s->config.journal_id,
                                .grace_s = t->worker_grace_s,
-                               .silent_ms = SILENT_MS,
+                               .silent_ms = t->worker_timeout_s * 1000,
                                .start_ms = t->start_timeout_s * 1000,
                                .request_ms = t->step_timeout_s * 1000,
                                .verbose = s->config.verbose,

@@ -13,7 +13,7 @@
 #include "lib/spec/build_id.h"
 #include "lib/spec/job_spec.h"
 
-enum { TICK_MS = 200, REPORT_MS = 500, SILENT_MS = 10000, STOP_MS = 5000 };
+enum { TICK_MS = 200, REPORT_MS = 500, STOP_MS = 5000 };
 
 static void send_report(struct td_train_shell *s, const Tandem__Sync__Report *report) {
     size_t n = tandem__sync__report__get_packed_size(report);
@@ -157,7 +157,7 @@ static enum td_rc make_pool(struct td_train_shell *s, struct td_err *err) {
                                .job = s->config.job,
                                .journal_id = s->config.journal_id,
                                .grace_s = t->worker_grace_s,
-                               .silent_ms = SILENT_MS,
+                               .silent_ms = t->worker_timeout_s * 1000,
                                .start_ms = t->start_timeout_s * 1000,
                                .request_ms = t->step_timeout_s * 1000,
                                .verbose = s->config.verbose,

@@ -145,7 +145,7 @@ struct td_spec_tandem {
     struct {
         enum td_job_redo_mismatch mismatch;
     } redo;
-    int64_t worker_grace_s;                           // (process)
+    int64_t worker_grace_s, worker_timeout_s;         // (process)
     int64_t step_timeout_s, start_timeout_s, lease_s; // (process)
     struct {
         bool fsync; // (process)
