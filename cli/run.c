@@ -333,6 +333,11 @@ static void run_loop(struct run *r) {
     td_loop_run(r->loop);
     td_progress_end(r->progress);
     td_timer_close(r->timer);
+    const struct td_coordinator *c = td_coordinator_shell_machine(r->coordinator);
+    const struct td_job_state *job = td_journal_job(td_coordinator_state(c), r->job);
+    if (job && job->outcome != TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
+        td_run_dir_tidy(&r->dir, job);
+    }
     td_rollout_shell_free(r->rollout);
     td_train_shell_free(r->train);
     td_coordinator_shell_free(r->coordinator);

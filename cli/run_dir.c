@@ -12,6 +12,7 @@
 #include "controllers/common/pool.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 #include "lib/io/log_file.h"
 #include "lib/io/runlock.h"
 
@@ -185,6 +186,31 @@ enum td_rc td_run_dir_open(struct td_loop *loop, const struct td_run_dir_opts *o
     }
     *out = d;
     return TD_OK;
+}
+
+static bool is_kept(const struct td_job_state *job, const char *name) {
+    bool kept = name[0] == '.';
+    for (size_t i = 0; i < job->kept_count; i++) {
+        kept = kept || strcmp(job->kept[i]->folder, name) == 0;
+    }
+    return kept;
+}
+
+void td_run_dir_tidy(const struct td_run_dir *d, const struct td_job_state *job) {
+    char *folder = td_asprintf("%s/checkpoints", d->path);
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        struct td_err err;
+        char *path = td_asprintf("%s/%s", folder, e->d_name);
+        if (!is_kept(job, e->d_name) && td_remove_tree(path, &err) != TD_OK) {
+            td_trace_warn("folder not deleted", "cause=\"%s\"", err.msg);
+        }
+        td_free(path);
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    td_free(folder);
 }
 
 static void on_closed(void *user) {

@@ -52,6 +52,7 @@ int td_run_check_found(const struct td_run_dir *d, const struct td_buf *canonica
         return TD_CLI_OK;
     }
     *done = true;
+    td_run_dir_tidy(d, job);
     if (job->outcome == TANDEM__JOURNAL__OUTCOME__SUCCEEDED) {
         printf("finished before: %" PRIu64 " steps\n", job->head.step);
         print_checkpoint(d);

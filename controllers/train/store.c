@@ -143,7 +143,8 @@ static bool may_delete(const struct td_trainc *x, const struct td_job_state *j,
     if (TD_PLANTED(FOLDER_DELETION)) {
         return !x->saved || f->id != x->saved->id;
     }
-    bool pushed_out = f->kept_once && j->kept_count && f->step < j->kept[0]->version->step;
+    // Below the oldest kept: whoever wrote it, no CHECKPOINT of it can be accepted any more.
+    bool pushed_out = j->kept_count && f->step < j->kept[0]->version->step;
     return f->generation < x->generation || pushed_out;
 }
 
@@ -168,7 +169,6 @@ void td_store_folders(struct td_trainc *x, struct td_trainc_effects *out) {
     for (size_t i = 0; i < x->folder_count; i++) {
         struct td_known_folder *f = &x->folders[i];
         bool kept = td_job_kept(j, f->id) != NULL;
-        f->kept_once = f->kept_once || kept;
         if (!kept && may_delete(x, j, f)) {
             td_trainc_push(out, TD_TC_DELETE_FOLDER)->text = f->name;
         } else {

@@ -85,7 +85,6 @@ struct td_arrivals {
 struct td_known_folder {
     char *name;
     uint64_t id, generation, step;
-    bool kept_once;
 };
 
 struct td_trainc {
