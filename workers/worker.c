@@ -261,9 +261,10 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     command_loop(&w);
     flush_out(&w);
     td_heartbeat_stop(w.heartbeat);
+    // First of all: the controller takes the end of its connection for the end of the process.
+    unlink(config->socket_path);
+    close(w.listener);
     td_ipc_conn_free(w.conn);
     td_seat_fini(&w);
-    close(w.listener);
-    unlink(config->socket_path);
     return TD_OK;
 }
