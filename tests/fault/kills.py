@@ -1,0 +1,130 @@
+"""Kills and stops processes of a run at random moments, starts it again until the job ends, and
+compares every digest with an undisturbed run. kills.py BIN --kind sft|grpo --layout TRAIN,ROLLOUT"""
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import jobs  # noqa: E402
+import runs  # noqa: E402
+import sandbox  # noqa: E402
+
+HURTS_MAX = 3  # in one run
+FAULTS = {"sft": ("tree", "controllers", "kill-train", "stop-train"),
+          "grpo": ("tree", "controllers", "kill-train", "stop-train", "kill-rollout",
+                   "stop-rollout")}
+
+
+class Missed(Exception):
+    """The job had ended, or had no such worker, when the fault was due."""
+
+
+def check_attached(run):
+    """Workers that outlived their controllers serve the new ones."""
+    now = run.workers()
+    for seat, pid in run.survivors.items():
+        assert now.get(seat, pid) == pid, "%s: worker %d was replaced by %d" % (seat, pid,
+                                                                               now[seat])
+
+
+def hurt(run, fault, pick):
+    """One fault, now. A run that ended by it is started again."""
+    if run.exit_code() is not None:
+        raise Missed
+    if fault == "tree":
+        run.kill_tree()
+        run.start()
+        return
+    if fault == "controllers":
+        check_attached(run)
+        run.survivors = run.listening()
+        if not sandbox.send(run.pid, signal.SIGKILL):
+            raise Missed
+        sandbox.wait_for(lambda: run.exit_code() is not None, 10, "the end of a killed process")
+        time.sleep(pick.choice((0, 0, 0.05)))  # workers may fall alone while nobody serves them
+        run.start()
+        return
+    how, role = fault.split("-")
+    workers = run.workers(role)
+    if not workers:
+        raise Missed
+    pid = workers[pick.choice(sorted(workers))]
+    if not sandbox.send(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP):
+        raise Missed
+
+
+def attempt(run, fault, seconds, pick):
+    """The job once, hurt up to HURTS_MAX times. Returns how often it was."""
+    hurts = pick.choice((1, 1, 2, HURTS_MAX))
+    run.survivors, done = {}, 0
+    run.start()
+    for _ in range(hurts):
+        time.sleep(pick.uniform(0, seconds))
+        try:
+            hurt(run, fault, pick)
+            done += 1
+        except Missed:
+            break
+    code = run.wait(watch=lambda: check_attached(run))
+    assert code == 0, "exit status %d" % code
+    return done
+
+
+def one_case(tools, folder, spec, fault, expected, seconds, seed):
+    """Until a fault has met the run."""
+    pick = random.Random(seed)
+    while True:
+        run = runs.Run(tools, folder, spec)
+        try:
+            done = attempt(run, fault, seconds, pick)
+            runs.check_equal(expected, run.result())
+            runs.check_nothing_left(run)
+        except Exception:
+            print(run.said_all())
+            sandbox.end_all()
+            raise
+        run.remove()
+        if done:
+            return done
+
+
+def main():
+    parse = argparse.ArgumentParser()
+    parse.add_argument("bin")
+    parse.add_argument("--kind", choices=sorted(FAULTS), required=True)
+    parse.add_argument("--layout", default="1,1",
+                       help="train workers, or train,rollout workers")
+    parse.add_argument("--fault", help="only this one")
+    parse.add_argument("--count", type=int, default=int(os.environ.get("TD_FAULT_COUNT", 5)))
+    parse.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    args = parse.parse_args()
+    where = sandbox.enter()
+    tools = runs.Tools(args.bin)
+    train, rollout = map(int, (args.layout + ",1").split(",")[:2])
+    spec = jobs.sft_spec(train) if args.kind == "sft" else jobs.grpo_spec(train, rollout)
+    expected, seconds = runs.undisturbed(tools, os.path.join(where, "clean"), spec)
+    print("%s, %d train, %d rollout workers: %.2f s undisturbed; --seed %d"
+          % (args.kind, train, rollout, seconds, args.seed), flush=True)
+    failed = 0
+    for fault in [args.fault] if args.fault else FAULTS[args.kind]:
+        met, begun = 0, time.monotonic()
+        for i in range(args.count):
+            seed = args.seed + i
+            try:
+                met += one_case(tools, os.path.join(where, "%s-%d" % (fault, i)), spec, fault,
+                                expected, seconds, seed)
+            except Exception:
+                traceback.print_exc(file=sys.stdout)
+                print("FAILED: %s, --seed %d" % (fault, seed), flush=True)
+                failed += 1
+        print("%-13s %d runs, %d faults, %.1f s" % (fault, args.count, met,
+                                                    time.monotonic() - begun), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""`tandem run` as a test sees it: start, look, hurt, wait, and compare what is left with what an
+undisturbed run left."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import jobs
+import sandbox
+
+DEADLINE_S = 120
+SUCCEEDED = 1
+
+
+class Tools:
+    """Where the programs are."""
+
+    def __init__(self, bin_dir):
+        self.bin_dir = os.path.abspath(bin_dir)
+        self.tandem = os.path.join(self.bin_dir, "tandem")
+
+    def dump(self, kind, folder):
+        """Records of a log, as log_dump prints them."""
+        done = subprocess.run([os.path.join(self.bin_dir, "log_dump"), kind, folder],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        if done.returncode:
+            raise AssertionError("log_dump %s: %s" % (folder, done.stderr.decode()))
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Run:
+    """One job's folder and the processes that work in it."""
+
+    def __init__(self, tools, folder, spec, make=True):
+        self.tools, self.folder, self.spec = tools, folder, spec
+        self.pid, self.starts = None, 0
+        if make:
+            jobs.write_job(folder, spec)
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    # ---- processes ----
+
+    def start(self, *arguments, prefix=()):
+        self.starts += 1
+        command = list(prefix) + [self.tools.tandem, "run", "-f", "job.yaml"] + list(arguments)
+        with open(self.path("said.%d" % self.starts), "wb") as said:
+            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL,
+                                       stdout=said, stderr=subprocess.STDOUT)
+        process.returncode = 0  # reaped by sandbox.reap, not by subprocess
+        self.pid = process.pid
+
+    def said(self, start=None):
+        with open(self.path("said.%d" % (start or self.starts)), errors="replace") as f:
+            return f.read()
+
+    def said_all(self):
+        return "".join("--- start %d\n%s" % (i, self.said(i)) for i in range(1, self.starts + 1))
+
+    def exit_code(self):
+        return sandbox.exit_code(self.pid)
+
+    def wait(self, seconds=DEADLINE_S, watch=None):
+        """Its exit status. watch() is called again and again until then."""
+        def ended():
+            if watch:
+                watch()
+            return self.exit_code() is not None
+        sandbox.wait_for(ended, seconds, "the run's end")
+        return self.exit_code()
+
+    def workers(self, role=None):
+        """{seat, such as train-0: pid}"""
+        found = {}
+        for process in sandbox.descendants():
+            if process.argv and process.argv[0].endswith("tandem-worker"):
+                socket = process.argv[process.argv.index("--socket") + 1]
+                seat = os.path.basename(socket)[:-len(".sock")]
+                if os.path.dirname(os.path.dirname(socket)) == self.path("run") \
+                        and (role is None or seat.startswith(role)):
+                    found[seat] = process.pid
+        return found
+
+    def listening(self):
+        """The workers that can be attached."""
+        return {seat: pid for seat, pid in self.workers().items()
+                if os.path.exists(self.path("run", "workers", seat + ".sock"))}
+
+    def kill_tree(self):
+        sandbox.send(self.pid, signal.SIGKILL)
+        sandbox.end_all()
+
+    # ---- what is left ----
+
+    def journal(self):
+        return self.tools.dump("journal", self.path("run", "journal"))
+
+    def rollouts(self):
+        folder = self.path("run", "rollouts")
+        return self.tools.dump("rollouts", folder) if os.path.isdir(folder) else []
+
+    def commits(self):
+        """[(step, weight digest, state digest)], in order."""
+        return [(r["step"], r["weights"], r["state"]) for r in self.journal()
+                if r["name"] == "COMMIT" and r["verdict"] == "accepted"]
+
+    def metrics(self):
+        with open(self.path("run", "metrics.jsonl")) as f:
+            return [{k: v for k, v in json.loads(line).items()
+                     if not k.startswith(("timing_s/", "perf/"))} for line in f]
+
+    def saved(self):
+        """{path below out: bytes}"""
+        found = {}
+        for folder, _, names in os.walk(self.path("out")):
+            for name in names:
+                path = os.path.join(folder, name)
+                with open(path, "rb") as f:
+                    found[os.path.relpath(path, self.path("out"))] = f.read()
+        return found
+
+    def result(self):
+        return {"commits": self.commits(), "metrics": self.metrics(), "saved": self.saved(),
+                "rollouts": sorted((r["epoch"], r["index"], r["step"], r["tokens"], r["reward"])
+                                   for r in self.rollouts())}
+
+    def remove(self):
+        shutil.rmtree(self.folder)
+
+
+def check_equal(expected, found):
+    """Both as Run.result gives them."""
+    for key in ("commits", "metrics"):
+        for a, b in zip(expected[key], found[key]):
+            assert a == b, "%s differ: undisturbed %s, here %s" % (key, a, b)
+        assert len(expected[key]) == len(found[key]), "%d %s, undisturbed %d" % (
+            len(found[key]), key, len(expected[key]))
+    assert set(expected["rollouts"]) == set(found["rollouts"]), "other groups were published"
+    assert sorted(expected["saved"]) == sorted(found["saved"]), \
+        "files for users: %s, undisturbed %s" % (sorted(found["saved"]), sorted(expected["saved"]))
+    for path, content in expected["saved"].items():
+        assert found["saved"][path] == content, "out/%s differs" % path
+
+
+def check_nothing_left(run):
+    """After a run's end: no process, socket, shared memory or half-made file."""
+    sandbox.wait_for(lambda: not sandbox.descendants(), 5,
+                     "the end of %s" % sandbox.descendants())
+    if sandbox.isolated():
+        assert not os.listdir("/dev/shm"), "shared memory is left: %s" % os.listdir("/dev/shm")
+    top = set(os.listdir(run.path("run")))
+    extra = top - {"journal", "rollouts", "checkpoints", "workers", "lock", "metrics.jsonl",
+                   "metrics.staged.json"}
+    assert not extra, "files are left: %s" % extra
+    assert not os.listdir(run.path("run", "workers")), "sockets are left"
+    kept = {r["folder"] for r in run.journal()
+            if r["name"] == "CHECKPOINT" and r["verdict"] == "accepted"}
+    folders = set(os.listdir(run.path("run", "checkpoints")))
+    assert len(folders) <= 2 and folders <= kept, "checkpoints are left: %s" % folders
+    assert not run.commits() or run.journal()[-1]["name"] == "END", "the journal has no END"
+
+
+def undisturbed(tools, folder, spec):
+    """Runs the job once without faults: (result, seconds)."""
+    run = Run(tools, folder, spec)
+    begun = time.monotonic()
+    run.start()
+    code = run.wait()
+    seconds = time.monotonic() - begun
+    assert code == 0, "the undisturbed run failed (%d):\n%s" % (code, run.said())
+    check_nothing_left(run)
+    result = run.result()
+    assert [c[0] for c in result["commits"]] == list(range(jobs.STEPS + 1)), result["commits"]
+    assert [m["step"] for m in result["metrics"]] == list(range(jobs.STEPS + 1))
+    run.remove()
+    return result, seconds

@@ -1,0 +1,129 @@
+"""A test's own world: where the system allows it a PID and a mount namespace with a tmpfs to work
+in, so that what is left behind can be counted; else its descendants, found through /proc."""
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+MARK = "TD_SANDBOX"
+PR_SET_CHILD_SUBREAPER = 36
+_exited = {}  # pid -> wait status, of every child that was reaped
+
+
+def _unshare(user):
+    flags = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
+    return flags + (["--user", "--map-root-user"] if user else [])
+
+
+def enter():
+    """Runs this program again in namespaces of its own, once. Returns where a test may work."""
+    if MARK not in os.environ:
+        root = os.geteuid() == 0
+        for kind, flags in (("root" if root else "user", _unshare(not root)), ("none", [])):
+            probe = flags + ["mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+            if not flags or subprocess.run(probe, stderr=subprocess.DEVNULL).returncode == 0:
+                argv = flags + [sys.executable, "-B"] + sys.argv
+                os.execvpe(argv[0], argv, dict(os.environ, **{MARK: kind}))
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    folder = tempfile.mkdtemp(prefix="td-")
+    if isolated():
+        for target in (folder, "/dev/shm"):
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", target], check=True)
+    return folder
+
+
+def isolated():
+    return os.environ[MARK] != "none"
+
+
+def is_root():
+    """Really root, who can become somebody else."""
+    return os.environ[MARK] == "root" or (os.environ[MARK] == "none" and os.geteuid() == 0)
+
+
+def reap():
+    """Collects whatever has ended, orphans that came to this process included."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _exited[pid] = os.waitstatus_to_exitcode(status)
+
+
+def exit_code(pid):
+    """None while it runs; negative: ended by that signal."""
+    reap()
+    return _exited.get(pid)
+
+
+class Process:
+    def __init__(self, pid):
+        self.pid = pid
+        with open("/proc/%d/stat" % pid) as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        self.state, self.parent = fields[0], int(fields[1])
+        with open("/proc/%d/cmdline" % pid) as f:
+            self.argv = f.read().split("\0")[:-1]
+
+    def __repr__(self):
+        return "%d %s" % (self.pid, " ".join(self.argv))
+
+
+def descendants():
+    """Every living process that this one started, directly or not."""
+    reap()
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                process = Process(int(name))
+            except (OSError, IndexError):
+                continue
+            found[process.pid] = process
+    result, known = [], {os.getpid()}
+    grown = True
+    while grown:
+        grown = False
+        for process in found.values():
+            if process.pid not in known and process.parent in known:
+                known.add(process.pid)
+                result.append(process)
+                grown = True
+    return [p for p in result if p.state not in "ZX"]
+
+
+def send(pid, signo):
+    """False: it had gone."""
+    try:
+        os.kill(pid, signo)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def end_all():
+    while True:
+        left = descendants()
+        if not left:
+            return
+        for process in left:
+            send(process.pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def wait_for(condition, seconds, what):
+    """The condition's first true value; AssertionError naming what when it stays false."""
+    until = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > until:
+            raise AssertionError("%s: not within %g s" % (what, seconds))
+        time.sleep(0.005)
