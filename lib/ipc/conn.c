@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ struct td_ipc_conn {
     pthread_mutex_t send_lock; // guards all below
     struct out_frame *head, **tail;
     size_t queued;
+    bool broken; // nothing more goes out
 };
 
 static enum td_rc address_of(const char *path, struct sockaddr_un *addr, struct td_err *err) {
@@ -60,7 +62,10 @@ enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) {
     if (s < 0) {
         return td_fail_errno(err, errno, "socket");
     }
-    unlink(path);
+    struct stat old;
+    if (lstat(path, &old) == 0 && S_ISSOCK(old.st_mode)) {
+        unlink(path);
+    }
     if (bind(s, (struct sockaddr *)&addr, sizeof addr) != 0 || listen(s, 8) != 0) {
         rc = td_fail_errno(err, errno, "cannot listen at %s", path);
         close(s);
@@ -98,12 +103,14 @@ enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out, struct td_
     if (rc != TD_OK) {
         return rc;
     }
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // A stopped process does not accept: with a full backlog a blocking connect would wait for it.
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0) {
         return td_fail_errno(err, errno, "socket");
     }
     if (connect(s, (struct sockaddr *)&addr, sizeof addr) != 0) {
-        rc = td_fail_errno(err, errno, "cannot connect to %s", path);
+        rc = errno == EAGAIN ? td_fail(err, TD_ETIMEOUT, "%s: nobody accepts", path)
+                             : td_fail_errno(err, errno, "cannot connect to %s", path);
         close(s);
         return rc;
     }
@@ -170,7 +177,19 @@ static ssize_t send_some(int fd, const struct out_frame *f) {
     return sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+// The receiving side learns of it as of a peer that has gone.
+static void break_locked(struct td_ipc_conn *c) {
+    c->broken = true;
+    shutdown(c->fd, SHUT_RDWR);
+    while (c->head) {
+        drop_out_frame(c);
+    }
+}
+
 static enum td_rc flush_locked(struct td_ipc_conn *c, struct td_err *err) {
+    if (c->broken) {
+        return td_fail(err, TD_ECLOSED, "the connection is over");
+    }
     while (c->head) {
         struct out_frame *f = c->head;
         ssize_t n = send_some(c->fd, f);
@@ -220,6 +239,9 @@ enum td_rc td_ipc_send(struct td_ipc_conn *c, td_frame *frame, const int *fds, i
     if (rc == TD_OK && c->queued > TD_IPC_QUEUE_BYTES_MAX) {
         rc = td_fail(err, TD_ELIMIT, "%zu bytes unsent: the peer does not read", c->queued);
     }
+    if (rc != TD_OK) {
+        break_locked(c);
+    }
     pthread_mutex_unlock(&c->send_lock);
     return rc;
 }
@@ -227,12 +249,17 @@ enum td_rc td_ipc_send(struct td_ipc_conn *c, td_frame *frame, const int *fds, i
 enum td_rc td_ipc_flush(struct td_ipc_conn *c, bool *pending, struct td_err *err) {
     pthread_mutex_lock(&c->send_lock);
     enum td_rc rc = flush_locked(c, err);
+    if (rc != TD_OK) {
+        break_locked(c);
+    }
     *pending = c->head != NULL;
     pthread_mutex_unlock(&c->send_lock);
     return rc;
 }
 
+// A descriptor that is lost would give the next frame those of another one.
 static enum td_rc keep_fds(struct td_ipc_conn *c, struct msghdr *msg, struct td_err *err) {
+    bool lost = (msg->msg_flags & MSG_CTRUNC) != 0;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(msg); h; h = CMSG_NXTHDR(msg, h)) {
         if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) {
             continue;
@@ -243,12 +270,13 @@ static enum td_rc keep_fds(struct td_ipc_conn *c, struct msghdr *msg, struct td_
             memcpy(&fd, CMSG_DATA(h) + sizeof(int) * (size_t)i, sizeof fd);
             if (c->in_fd_count == FD_QUEUE_MAX) {
                 close(fd);
+                lost = true;
                 continue;
             }
             c->in_fds[c->in_fd_count++] = fd;
         }
     }
-    return msg->msg_flags & MSG_CTRUNC ? td_fail(err, TD_ELIMIT, "too many descriptors") : TD_OK;
+    return lost ? td_fail(err, TD_ELIMIT, "more descriptors than can be held or taken") : TD_OK;
 }
 
 // Reads what is there. TD_ECLOSED only once nothing more can come.

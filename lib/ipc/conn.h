@@ -22,11 +22,14 @@ enum {
 
 struct td_ipc_conn;
 
-// Listens at path (an old socket file there is removed). A path longer than the system's limit is
-// TD_ELIMIT with both lengths. *fd is the caller's, non-blocking, close-on-exec.
+// Listens at path (an old socket there is removed, a file of another kind is not). A path longer
+// than the system's limit is TD_ELIMIT with both lengths. *fd is the caller's, non-blocking,
+// close-on-exec.
 enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) TD_MUST_CHECK;
 // The next waiting connection; TD_ETIMEOUT: none waits.
 enum td_rc td_ipc_accept(int listener, struct td_ipc_conn **out, struct td_err *err) TD_MUST_CHECK;
+// Never waits. TD_ENOENT, TD_ECLOSED: nobody listens there; TD_ETIMEOUT: somebody does, but does
+// not accept.
 enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out,
                           struct td_err *err) TD_MUST_CHECK;
 // Takes a connected stream socket.
@@ -35,7 +38,9 @@ void td_ipc_conn_free(struct td_ipc_conn *c);
 int td_ipc_fd(const struct td_ipc_conn *c);
 
 // Queues a frame with nfds descriptors (duplicated) and writes what the socket takes at once.
-// frame->fds is set here. TD_ECLOSED: the peer is gone; TD_ELIMIT: too much unsent. Any thread.
+// frame->fds is set here. TD_ECLOSED: the peer is gone; TD_ELIMIT: too much unsent, which ends the
+// connection, or too large a frame, which does not. Once it is over, td_ipc_recv says so too, after
+// the frames that came before. Any thread.
 enum td_rc td_ipc_send(struct td_ipc_conn *c, td_frame *frame, const int *fds, int nfds,
                        struct td_err *err) TD_MUST_CHECK;
 // Writes more; *pending tells whether bytes are left (then wait until the socket is writable).

@@ -57,6 +57,11 @@ enum td_rc td_snapshot_map(int fd, struct td_snapshot *out, struct td_err *err) 
     if (fstat(fd, &st) != 0) {
         return td_fail_errno(err, errno, "snapshot");
     }
+    // Else a reader could be changed, or cut off, under its feet.
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SEALS) != SEALS) {
+        return td_fail(err, TD_ECORRUPT, "snapshot: not a sealed memfd");
+    }
     if (st.st_size < HEADER_BYTES) {
         return td_fail(err, TD_ECORRUPT, "snapshot of %lld bytes has no header",
                        (long long)st.st_size);

@@ -20,8 +20,8 @@ struct td_snapshot {
 // caller's.
 enum td_rc td_snapshot_write(const struct td_snapshot *s, int *fd,
                              struct td_err *err) TD_MUST_CHECK;
-// Maps fd (still the caller's). TD_ECORRUPT when its header or size is wrong. Release by
-// td_snapshot_unmap.
+// Maps fd (still the caller's). TD_ECORRUPT when it is not sealed, or its header or size is wrong.
+// Release by td_snapshot_unmap.
 enum td_rc td_snapshot_map(int fd, struct td_snapshot *out, struct td_err *err) TD_MUST_CHECK;
 void td_snapshot_unmap(struct td_snapshot *s);
 
