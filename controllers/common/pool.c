@@ -4,9 +4,11 @@
 #include "controllers/common/pool.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -376,6 +378,30 @@ static void slot_check(struct slot *s) {
     }
 }
 
+// Also true of one that its parent has not reaped: a worker of an earlier controller is nobody's
+// child here.
+static bool has_ended(pid_t pid) {
+    int fd = pidfd_open(pid, 0);
+    if (fd < 0) {
+        return true;
+    }
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    bool ended = poll(&p, 1, 0) > 0;
+    close(fd);
+    return ended;
+}
+
+// A worker that was killed could not remove its socket file.
+static void remove_dead_socket(const struct slot *s) {
+    struct td_ipc_conn *conn = NULL;
+    struct td_err err;
+    if (td_ipc_connect(s->path, &conn, &err) == TD_OK) {
+        td_ipc_conn_free(conn); // not attached yet: it ends after its grace time
+    } else {
+        unlink(s->path);
+    }
+}
+
 static void finish_stop(struct td_pool *p) {
     int64_t now = td_loop_now_ms(p->config.loop);
     bool all = true;
@@ -388,12 +414,15 @@ static void finish_stop(struct td_pool *p) {
         if (s->pid > 0 && now >= p->stop_until_ms) {
             kill(s->pid, SIGKILL);
         }
-        if (s->pid > 0 && kill(s->pid, 0) != 0) {
+        if (s->pid > 0 && has_ended(s->pid)) {
             s->pid = 0;
         }
         all = all && s->pid == 0;
     }
     if (all) {
+        for (int i = 0; i < p->config.count; i++) {
+            remove_dead_socket(&p->slots[i]);
+        }
         td_loop_defer(p->config.loop, p->stopped, p->stopped_user);
     } else {
         td_timer_start(p->timer, CONNECT_POLL_MS);
