@@ -88,7 +88,7 @@ def grpo_spec(train_workers=1, rollout_workers=1):
                    "rollout": {"workers": rollout_workers, "unit_groups": 4},
                    "checkpoint": {"every": 2}, "worker_timeout_s": 2, "start_timeout_s": 5, "worker_grace_s": 20,
                    "rewards": [{"data_source": "sum", "grader": "regex",
-                                "pattern": "[0-9a-f]"}]},
+                                "pattern": "[0-3]"}]},
     }
 
 

@@ -104,6 +104,15 @@ static void take_journal(struct dump *d, const struct td_log_record *r) {
 
 // ---- rollouts ----
 
+static uint32_t column_crc(const Tandem__Rollout__Header *h, const char *name) {
+    for (size_t i = 0; i < h->n_columns; i++) {
+        if (strcmp(h->columns[i]->name, name) == 0) {
+            return h->columns[i]->crc;
+        }
+    }
+    return 0;
+}
+
 static void take_rollout(struct dump *d, const struct td_log_record *r) {
     struct td_rollout_record *record = NULL;
     struct td_err err;
@@ -117,9 +126,10 @@ static void take_rollout(struct dump *d, const struct td_log_record *r) {
     td_rollout_record_sums(record, &trainable, &reward);
     printf("{\"partition\":%u,\"offset\":%" PRId64 ",\"crc\":%u,\"epoch\":%" PRIu64
            ",\"index\":%" PRIu64 ",\"step\":%" PRIu64 ",\"term\":%" PRIu64 ",\"attempt\":%" PRIu64
-           ",\"tokens\":%" PRIu64 ",\"reward\":%.17g}\n",
+           ",\"tokens\":%" PRIu64 ",\"reward\":%.17g,\"tok\":%u,\"logp\":%u}\n",
            d->partition, r->offset, r->crc, h->data_epoch, h->index,
-           h->n_models ? h->models[0]->step : 0, h->attempt_term, h->attempt, trainable, reward);
+           h->n_models ? h->models[0]->step : 0, h->attempt_term, h->attempt, trainable, reward,
+           column_crc(h, "tok"), column_crc(h, "logp"));
     td_rollout_record_free(record);
 }
 

@@ -11,7 +11,7 @@ import jobs
 import sandbox
 
 DEADLINE_S = 120
-SUCCEEDED = 1
+SAMPLED = ("step", "tokens", "reward", "tok", "logp")  # of a rollout record: CRCs of its columns
 
 
 class Tools:
@@ -124,8 +124,8 @@ class Run:
 
     def result(self):
         return {"commits": self.commits(), "metrics": self.metrics(), "saved": self.saved(),
-                "rollouts": sorted((r["epoch"], r["index"], r["step"], r["tokens"], r["reward"])
-                                   for r in self.rollouts())}
+                "rollouts": {(r["epoch"], r["index"]): [r[k] for k in SAMPLED]
+                             for r in self.rollouts()}}
 
     def remove(self):
         shutil.rmtree(self.folder)
@@ -138,7 +138,10 @@ def check_equal(expected, found):
             assert a == b, "%s differ: undisturbed %s, here %s" % (key, a, b)
         assert len(expected[key]) == len(found[key]), "%d %s, undisturbed %d" % (
             len(found[key]), key, len(expected[key]))
-    assert set(expected["rollouts"]) == set(found["rollouts"]), "other groups were published"
+    # Both logs are trimmed, not always at the same group.
+    for group in set(expected["rollouts"]) & set(found["rollouts"]):
+        a, b = expected["rollouts"][group], found["rollouts"][group]
+        assert a == b, "group %s: %s undisturbed %s, here %s" % (group, SAMPLED, a, b)
     assert sorted(expected["saved"]) == sorted(found["saved"]), \
         "files for users: %s, undisturbed %s" % (sorted(found["saved"]), sorted(expected["saved"]))
     for path, content in expected["saved"].items():
@@ -160,7 +163,7 @@ def check_nothing_left(run):
             if r["name"] == "CHECKPOINT" and r["verdict"] == "accepted"}
     folders = set(os.listdir(run.path("run", "checkpoints")))
     assert len(folders) <= 2 and folders <= kept, "checkpoints are left: %s" % folders
-    assert not run.commits() or run.journal()[-1]["name"] == "END", "the journal has no END"
+    assert any(r["name"] == "END" for r in run.journal()), "the journal has no END"
 
 
 def undisturbed(tools, folder, spec):
