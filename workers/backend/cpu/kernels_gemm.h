@@ -181,17 +181,53 @@ static void kernel_gemm(const struct td_gemm_block *g) {
     }
 }
 
-// Columns of the panel are rows of `from`: blocks of 16 x 16 keep both sides in few cache lines.
+#if TD_LANES == 16
+#define ZIP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define ZIP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif TD_LANES == 8
+#define ZIP_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define ZIP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define ZIP_LOW 0, 4, 1, 5
+#define ZIP_HIGH 2, 6, 3, 7
+#endif
+
+// Transposes a square of lanes: log2(TD_LANES) perfect shuffles of its rows.
+TD_INLINE void transpose(const float *from, int64_t from_ld, float *to, int64_t to_ld) {
+    vf x[TD_LANES], y[TD_LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < TD_LANES; i++) {
+        x[i] = load(from + i * from_ld);
+    }
+#pragma GCC unroll 4
+    for (int round = 1; round < TD_LANES; round *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < TD_LANES / 2; i++) {
+            y[2 * i] = __builtin_shufflevector(x[i], x[i + TD_LANES / 2], ZIP_LOW);
+            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + TD_LANES / 2], ZIP_HIGH);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < TD_LANES; i++) {
+            x[i] = y[i];
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < TD_LANES; i++) {
+        store(to + i * to_ld, x[i]);
+    }
+}
+
+// Columns of the panel are rows of `from`.
 static void pack_transposed(const struct td_pack_block *p, const float *from, float *to,
                             int64_t width) {
-    for (int64_t c0 = 0; c0 < width; c0 += 16) {
-        int64_t c1 = c0 + 16 < width ? c0 + 16 : width;
-        for (int64_t k0 = 0; k0 < p->k; k0 += 16) {
-            int64_t k1 = k0 + 16 < p->k ? k0 + 16 : p->k;
-            for (int64_t c = c0; c < c1; c++) {
-                for (int64_t k = k0; k < k1; k++) {
-                    to[k * PANEL + c] = from[k + c * p->col];
-                }
+    for (int64_t c = 0; c < width; c += TD_LANES) {
+        int64_t k = 0, columns = width - c < TD_LANES ? width - c : TD_LANES;
+        for (; columns == TD_LANES && k + TD_LANES <= p->k; k += TD_LANES) {
+            transpose(from + c * p->col + k, p->col, to + k * PANEL + c, PANEL);
+        }
+        for (; k < p->k; k++) {
+            for (int64_t i = c; i < c + columns; i++) {
+                to[k * PANEL + i] = from[k + i * p->col];
             }
         }
     }

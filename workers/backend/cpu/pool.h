@@ -1,5 +1,7 @@
-// A fixed set of threads that runs one function at a time on all of them: a static partition, so
-// that scratch memory belongs to a part. Owned by the thread that made it; that thread is part 0.
+// Threads that share one job at a time. A job is cut into as many parts as there are threads: a
+// static partition, so that scratch memory belongs to a part. Whoever is awake takes the next part,
+// so that a thread without a processor delays nobody. Owned by the thread that made it, which
+// helps.
 #ifndef TD_WORKERS_BACKEND_CPU_POOL_H
 #define TD_WORKERS_BACKEND_CPU_POOL_H
 
@@ -14,8 +16,8 @@ enum td_rc td_pool_new(int threads, struct td_pool **out, struct td_err *err) TD
 void td_pool_free(struct td_pool *pool); // accepts NULL
 int td_pool_threads(const struct td_pool *pool);
 
-// Calls fn(arg, part, threads) for every part, each in its own thread; returns when all are done.
-// Idle threads spin briefly, then sleep.
+// Calls fn(arg, part, parts) once for every part, parts being the number of threads; returns when
+// all are done. Idle threads spin briefly, then sleep.
 typedef void (*td_pool_fn)(void *arg, int part, int parts);
 void td_pool_run(struct td_pool *pool, td_pool_fn fn, void *arg);
 
