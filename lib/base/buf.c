@@ -21,7 +21,7 @@ void td_buf_clear(struct td_buf *buf) {
 }
 
 uint8_t *td_buf_room(struct td_buf *buf, size_t n) {
-    td_assert_op(n, <, SIZE_MAX / 4);
+    td_assert(n < SIZE_MAX / 4);
     TD_GROW(buf->data, buf->cap, buf->len + n + 1);
     buf->data[buf->len + n] = 0;
     return buf->data + buf->len;

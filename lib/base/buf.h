@@ -1,4 +1,5 @@
-// A growable byte buffer with a maximum. Always followed by a zero byte that does not count.
+// A growable byte buffer. Always followed by a zero byte that does not count. Sizes that come from
+// a peer are checked against a limit before they get here.
 #ifndef TD_BASE_BUF_H
 #define TD_BASE_BUF_H
 

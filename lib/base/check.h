@@ -14,7 +14,7 @@ _Noreturn void td_assert_failed(const char *file, int line, const char *expr, in
         }                                                                                          \
     } while (0)
 
-// For two integers; both values are printed.
+// For two integers that an int64_t can hold; both values are printed.
 #define td_assert_op(a, op, b)                                                                     \
     do {                                                                                           \
         int64_t td_a_ = (int64_t)(a), td_b_ = (int64_t)(b);                                        \

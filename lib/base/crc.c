@@ -1,5 +1,4 @@
-// CRC-32C and a byte digest: see crc.h. The hardware instruction where there is one, else eight
-// tables; both give the same value.
+// CRC-32C and a byte digest: see crc.h.
 #include "lib/base/crc.h"
 
 #include <stdbool.h>
@@ -43,13 +42,17 @@ __attribute__((target("sse4.2"))) static uint32_t crc_hard(uint32_t crc, const u
 }
 #endif
 
+uint32_t td_crc32c_portable(uint32_t crc, const void *bytes, size_t n) {
+    return ~crc_soft(~crc, bytes, n);
+}
+
 uint32_t td_crc32c(uint32_t crc, const void *bytes, size_t n) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2")) {
         return ~crc_hard(~crc, bytes, n);
     }
 #endif
-    return ~crc_soft(~crc, bytes, n);
+    return td_crc32c_portable(crc, bytes, n);
 }
 
 uint64_t td_digest64(uint64_t hash, const void *bytes, size_t n) {

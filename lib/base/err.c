@@ -7,12 +7,15 @@
 
 enum td_rc td_fail(struct td_err *err, enum td_rc code, const char *fmt, ...) {
     if (err) {
+        // Not straight into *err: its own message may be among the arguments.
+        char text[TD_ERR_MAX];
         va_list ap;
         va_start(ap, fmt);
+        vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
         err->code = code;
         err->retriable = code == TD_ETIMEOUT || code == TD_ECLOSED;
-        vsnprintf(err->msg, sizeof err->msg, fmt, ap);
-        va_end(ap);
+        memcpy(err->msg, text, strlen(text) + 1);
     }
     return code;
 }

@@ -133,6 +133,9 @@ out:
 }
 
 enum td_rc td_make_dirs(const char *path, struct td_err *err) {
+    if (*path == 0) {
+        return td_fail(err, TD_EINVAL, "cannot make a folder without a name");
+    }
     char *copy = td_strdup(path);
     enum td_rc rc = TD_OK;
     for (char *p = copy + 1; rc == TD_OK; p++) {

@@ -46,7 +46,7 @@ static size_t find(const struct td_map *map, uint64_t hash, const void *key, siz
     size_t i = hash & (map->cap - 1);
     while (map->slots[i].key) {
         const struct slot *s = &map->slots[i];
-        if (s->hash == hash && s->n == n && memcmp(s->key, key, n) == 0) {
+        if (s->hash == hash && s->n == n && (n == 0 || memcmp(s->key, key, n) == 0)) {
             break;
         }
         i = (i + 1) & (map->cap - 1);
@@ -78,9 +78,8 @@ bool td_map_put(struct td_map *map, const void *key, size_t n, uint64_t value) {
         double_slots(map);
         i = find(map, hash, key, n);
     }
-    uint8_t *copy = td_alloc(n + 1);
-    memcpy(copy, key, n);
-    map->slots[i] = (struct slot){copy, n, hash, value};
+    // Never NULL, also for the empty key: that would be a free slot.
+    map->slots[i] = (struct slot){td_memdup(key, n), n, hash, value};
     map->count++;
     return true;
 }

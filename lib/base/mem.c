@@ -115,6 +115,7 @@ void td_grow(void **array, size_t *cap, size_t need, size_t size) {
     if (need <= *cap) {
         return;
     }
+    td_assert(need <= SIZE_MAX / 4);
     size_t next = *cap ? *cap : 8;
     while (next < need) {
         next *= 2;
@@ -150,7 +151,7 @@ void td_arena_free(struct td_arena *arena) {
 }
 
 void *td_arena_alloc(struct td_arena *arena, size_t size) {
-    td_assert_op(size, <, SIZE_MAX / 4);
+    td_assert(size < SIZE_MAX / 4);
     size = (size + 15) / 16 * 16;
     struct arena_block *b = arena->head;
     if (!b || b->size - b->used < size) {

@@ -34,6 +34,9 @@ void td_trace(enum td_trace_level level, const char *event, const char *fmt, ...
     int more = vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
     va_end(ap);
     n = more < 0 || n + (size_t)more >= sizeof line - 1 ? sizeof line - 2 : n + (size_t)more;
+    for (size_t i = 0; i < n; i++) { // messages of others may hold line breaks
+        line[i] = (unsigned char)line[i] < ' ' ? ' ' : line[i];
+    }
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0) {
         return; // nobody is left to tell
