@@ -59,11 +59,14 @@ static void done(struct sim *s, int trainer, uint32_t inc, int worker, uint64_t 
     answer(s, trainer, inc, &e, "");
 }
 
-static void fail(struct sim *s, int trainer, uint32_t inc, int worker, uint64_t seq, enum td_rc rc,
-                 const char *text) {
-    struct td_trainc_event e = {
+static struct td_trainc_event failed(int worker, uint64_t seq, enum td_rc rc) {
+    return (struct td_trainc_event){
         .kind = TD_TC_FAILED, .worker = (uint32_t)worker, .seq = seq, .rc = rc};
-    answer(s, trainer, inc, &e, text);
+}
+
+static void fail(struct sim *s, int trainer, uint32_t inc, struct td_trainc_event what,
+                 const char *text) {
+    answer(s, trainer, inc, &what, text);
 }
 
 static void digests(struct sim *s, int trainer, uint32_t inc, int worker, uint64_t seq) {
@@ -96,7 +99,8 @@ static void step_timeout(struct sim *s, struct event *e) {
     struct rank *r = &s->trainers[p->index].ranks[p->worker];
     if (r->pending && r->pending_seq == e->a) {
         r->pending = false;
-        fail(s, p->index, r->attached, p->worker, e->a, TD_ETIMEOUT, "the ring did not answer");
+        fail(s, p->index, r->attached, failed(p->worker, e->a, TD_ETIMEOUT),
+             "the ring did not answer");
     }
 }
 
@@ -134,7 +138,7 @@ static void step(struct sim *s, int trainer, int worker, uint32_t inc, const str
     struct rank *r = &s->trainers[trainer].ranks[worker];
     bool key = r->prepped && r->generation == c->generation && td_pos_equal(r->ref, c->ref);
     if ((!key || c->k != r->applied + 1) && !TD_PLANTED(WORKER_GENERATION)) {
-        fail(s, trainer, inc, worker, c->seq, TD_ECONFLICT, "another key or update");
+        fail(s, trainer, inc, failed(worker, c->seq, TD_ECONFLICT), "another key or update");
         return;
     }
     r->pending = true;
@@ -154,11 +158,11 @@ static void load(struct sim *s, int trainer, int worker, uint32_t inc, const str
     if (c->folder[0]) {
         const struct folder *f = find_folder(s, job, c->folder);
         if (!f || !f->whole) {
-            fail(s, trainer, inc, worker, c->seq, TD_ENOENT, "no such folder");
+            fail(s, trainer, inc, failed(worker, c->seq, TD_ENOENT), "no such folder");
             return;
         }
         if (f->corrupt && !TD_PLANTED(NEWEST_TRUSTED)) {
-            fail(s, trainer, inc, worker, c->seq, TD_ECORRUPT, "flipped bits");
+            fail(s, trainer, inc, failed(worker, c->seq, TD_ECORRUPT), "flipped bits");
             return;
         }
         state = f->corrupt ? f->state ^ 0xBAD : f->state;
@@ -191,7 +195,7 @@ static void finish(struct sim *s, int trainer, int worker, uint32_t inc, const s
     bool again = !r->applied && r->finished && td_pos_equal(r->finished_ref, c->ref);
     bool whole = r->prepped && r->applied == r->updates && td_pos_equal(r->ref, c->ref);
     if (!again && !whole) {
-        fail(s, trainer, inc, worker, c->seq, TD_ECONFLICT, "nothing to finish");
+        fail(s, trainer, inc, failed(worker, c->seq, TD_ECONFLICT), "nothing to finish");
         return;
     }
     if (!again) {
@@ -253,7 +257,8 @@ static bool refused(struct sim *s, int trainer, int worker, uint32_t inc, const 
         return true; // it came to another process of this worker
     }
     if (inc != r->attached || c->generation < r->generation) {
-        fail(s, trainer, inc, worker, c->seq, TD_ECONFLICT, "a lower generation, or not yours");
+        fail(s, trainer, inc, failed(worker, c->seq, TD_ECONFLICT),
+             "a lower generation, or not yours");
         return true;
     }
     return false;
