@@ -400,7 +400,7 @@ static int prepare(struct run *r, bool *done) {
         rc = td_job_data_load(r->spec, &r->data, &err);
     }
     if (rc == TD_OK) {
-        rc = td_run_check_index(&r->dir, &r->data->index, &err);
+        rc = td_run_check_index(&r->dir, r->data, &err);
     }
     if (rc != TD_OK) {
         fprintf(stderr, "tandem run: %s\n", err.msg);

@@ -64,28 +64,48 @@ int td_run_check_found(const struct td_run_dir *d, const struct td_buf *canonica
     return TD_CLI_FAILED;
 }
 
-enum td_rc td_run_check_index(const struct td_run_dir *d, const Tandem__Journal__DataIndex *index,
+static void add_paths(struct td_buf *out, const struct td_spec_strings *paths) {
+    for (int i = 0; i < paths->count; i++) {
+        td_buf_printf(out, "%s%s", out->len ? ", " : "", paths->items[i]);
+    }
+}
+
+// Which of the files that the settings name differ; NULL: none.
+static char *differing_file(const struct td_job_data *data, const Tandem__Journal__DataIndex *old) {
+    const Tandem__Journal__DataIndex *index = &data->index;
+    const struct td_job_spec *spec = data->spec;
+    const char *folder = spec->model.path;
+    if (old->rows != index->rows || old->data_digest != index->data_digest) {
+        struct td_buf paths = {0};
+        add_paths(&paths, &spec->data.train_files);
+        add_paths(&paths, &spec->data.val_files);
+        char *text = td_asprintf("a data file (%s)", td_buf_str(&paths));
+        td_buf_fini(&paths);
+        return text;
+    }
+    if (old->tokenizer_digest != index->tokenizer_digest) {
+        return td_asprintf("the tokenizer (%s/tokenizer.json)", folder);
+    }
+    if (old->template_digest != index->template_digest) {
+        return td_strdup("the chat template");
+    }
+    if (old->model_digest != index->model_digest) {
+        return td_asprintf("the model folder (%s: config.json or model*.safetensors)", folder);
+    }
+    return NULL;
+}
+
+enum td_rc td_run_check_index(const struct td_run_dir *d, const struct td_job_data *data,
                               struct td_err *err) {
     const struct td_job_state *job = td_run_found_job(d);
-    if (!job || !job->job->index) {
-        return TD_OK;
-    }
-    const Tandem__Journal__DataIndex *old = job->job->index;
-    const char *what = NULL;
-    if (old->rows != index->rows || old->data_digest != index->data_digest) {
-        what = "a file of data.train_files or data.val_files";
-    } else if (old->tokenizer_digest != index->tokenizer_digest) {
-        what = "the tokenizer (tokenizer.json of model.path)";
-    } else if (old->template_digest != index->template_digest) {
-        what = "the chat template";
-    } else if (old->model_digest != index->model_digest) {
-        what = "the model folder (config.json or weights of model.path)";
-    }
-    return what ? td_fail(err, TD_ECORRUPT,
-                          "%s is not what the job in %s began with: put the old one back, or use "
-                          "--fresh to start over",
-                          what, d->path)
-                : TD_OK;
+    char *what = job && job->job->index ? differing_file(data, job->job->index) : NULL;
+    enum td_rc rc = what ? td_fail(err, TD_ECORRUPT,
+                                   "%s is not what the job in %s began with: put the old one back, "
+                                   "or use --fresh to start over",
+                                   what, d->path)
+                         : TD_OK;
+    td_free(what);
+    return rc;
 }
 
 void td_run_print_start(const struct td_job_spec *spec, const struct td_job_data *data,

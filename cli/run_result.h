@@ -11,7 +11,7 @@ const struct td_job_state *td_run_found_job(const struct td_run_dir *d);
 // differ. A job that has ended: prints its result, sets *done and returns its exit status.
 int td_run_check_found(const struct td_run_dir *d, const struct td_buf *canonical, bool *done);
 // The files the job reads are those it began with: TD_ECORRUPT names the one that is not.
-enum td_rc td_run_check_index(const struct td_run_dir *d, const Tandem__Journal__DataIndex *index,
+enum td_rc td_run_check_index(const struct td_run_dir *d, const struct td_job_data *data,
                               struct td_err *err) TD_MUST_CHECK;
 void td_run_print_start(const struct td_job_spec *spec, const struct td_job_data *data,
                         const struct td_run_dir *d);

@@ -1,8 +1,12 @@
 // What a job's settings name on this machine: see job_data.h.
 #include "controllers/common/job_data.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
+#include <string.h>
 
+#include "lib/base/crc.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
@@ -154,6 +158,33 @@ static enum td_rc load_rewards(struct td_job_data *d, struct td_err *err) {
     return rc == TD_OK && d->val ? check_graders(d, d->val, err) : rc;
 }
 
+static bool is_shard(const char *name) {
+    static const char prefix[] = "model-", suffix[] = ".safetensors";
+    size_t n = strlen(name);
+    return strncmp(name, prefix, sizeof prefix - 1) == 0 && n > sizeof suffix &&
+           strcmp(name + n - (sizeof suffix - 1), suffix) == 0;
+}
+
+// A sum, so that the folder's order does not matter.
+static enum td_rc shards_digest(const char *folder, uint64_t *sum, struct td_err *err) {
+    DIR *dir = opendir(folder);
+    if (!dir) {
+        return td_fail_errno(err, errno, "%s", folder);
+    }
+    enum td_rc rc = TD_OK;
+    for (struct dirent *e; rc == TD_OK && (e = readdir(dir));) {
+        if (is_shard(e->d_name)) {
+            char *path = td_asprintf("%s/%s", folder, e->d_name);
+            uint64_t digest = 0, size = 0;
+            rc = td_file_digest(path, &digest, &size, err);
+            *sum += td_hash_u64(td_digest64(0, e->d_name, strlen(e->d_name)), digest);
+            td_free(path);
+        }
+    }
+    closedir(dir);
+    return rc;
+}
+
 // Digest of what the initial weights come from: the folder's files, or the seed and config.json.
 static enum td_rc model_digest(const struct td_job_data *d, uint64_t *out, struct td_err *err) {
     static const char *const names[] = {"config.json", "model.safetensors",
@@ -173,8 +204,10 @@ static enum td_rc model_digest(const struct td_job_data *d, uint64_t *out, struc
         }
         hash = td_hash_u64(td_hash_u64(hash, digest), size);
     }
-    *out = hash;
-    return TD_OK;
+    uint64_t shards = 0;
+    enum td_rc rc = random ? TD_OK : shards_digest(d->spec->model.path, &shards, err);
+    *out = shards ? td_hash_u64(hash, shards) : hash;
+    return rc;
 }
 
 static enum td_rc fill_index(struct td_job_data *d, struct td_err *err) {
