@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/crc.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 
@@ -79,6 +80,18 @@ out:
     return rc;
 }
 
+// Sorted keys and all digits: what is read back gives the same text.
+static char *text_of(const json_t *root) {
+    return json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(DIGITS));
+}
+
+static json_int_t crc_of(const json_t *staged) {
+    char *text = text_of(staged);
+    uint32_t crc = td_crc32c(0, text, strlen(text));
+    td_free(text);
+    return (json_int_t)crc;
+}
+
 static enum td_rc read_staged(const char *run_dir, json_t **out, struct td_err *err) {
     char *path = path_of(run_dir, "metrics.staged.json");
     struct td_buf text = {0};
@@ -88,11 +101,15 @@ static enum td_rc read_staged(const char *run_dir, json_t **out, struct td_err *
         rc = TD_OK;
     } else if (rc == TD_OK) {
         *out = json_loadb(td_buf_str(&text), text.len, 0, NULL);
-        if (!json_is_object(json_object_get(*out, "line"))) {
+        json_t *crc = json_incref(json_object_get(*out, "crc"));
+        json_object_del(*out, "crc");
+        if (!json_is_object(json_object_get(*out, "line")) || !json_is_integer(crc) ||
+            json_integer_value(crc) != crc_of(*out)) {
             json_decref(*out);
             *out = NULL;
-            rc = td_fail(err, TD_ECORRUPT, "%s: not a staged line; remove it", path);
+            rc = td_fail(err, TD_ECORRUPT, "%s: damaged; remove it", path);
         }
+        json_decref(crc);
     }
     td_buf_fini(&text);
     td_free(path);
@@ -136,6 +153,7 @@ enum td_rc td_metrics_file_stage(const char *run_dir, uint64_t step, struct td_p
     set_metrics(line, metrics);
     json_t *root = json_pack("{s:I,s:I,s:I,s:o}", "step", (json_int_t)step, "ref_offset",
                              (json_int_t)ref.offset, "ref_crc", (json_int_t)ref.crc, "line", line);
+    json_object_set_new(root, "crc", json_integer(crc_of(root)));
     char *text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
     char *path = path_of(run_dir, "metrics.staged.json");
     enum td_rc rc = td_file_write(path, text, strlen(text), err);
