@@ -261,6 +261,10 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     command_loop(&w);
     flush_out(&w);
     td_heartbeat_stop(w.heartbeat);
+    if (w.rollout.generator) {
+        td_trace_info("worker ends", "generated_tokens=%llu",
+                      (unsigned long long)td_generator_tokens(w.rollout.generator));
+    }
     // First of all: the controller takes the end of its connection for the end of the process.
     unlink(config->socket_path);
     close(w.listener);
