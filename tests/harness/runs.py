@@ -5,12 +5,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
+import traceback
 
 import jobs
 import sandbox
 
 DEADLINE_S = 120
+FAILED = 2  # outcome of END
 SAMPLED = ("step", "tokens", "reward", "tok", "logp")  # of a rollout record: CRCs of its columns
 
 
@@ -92,6 +95,17 @@ class Run:
     def kill_tree(self):
         sandbox.send(self.pid, signal.SIGKILL)
         sandbox.end_all()
+
+    def kill_when(self, condition):
+        """Runs until condition(journal records) holds, then kills the whole tree. False: the
+        moment had passed before all processes were dead."""
+        self.start()
+        until = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until and self.exit_code() is None:
+            if os.path.exists(self.path("run", "journal", "log")) and condition(self.journal()):
+                break
+        self.kill_tree()
+        return condition(self.journal())
 
     # ---- what is left ----
 
@@ -180,3 +194,19 @@ def undisturbed(tools, folder, spec):
     assert [m["step"] for m in result["metrics"]] == list(range(jobs.STEPS + 1))
     run.remove()
     return result, seconds
+
+
+def run_cases(cases, bench):
+    """Calls each of {name: function(bench)}; the exit status."""
+    failed = []
+    for name, function in cases.items():
+        begun = time.monotonic()
+        try:
+            function(bench)
+            print("ok      %s (%.1f s)" % (name, time.monotonic() - begun), flush=True)
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            print("FAILED  %s" % name, flush=True)
+            failed.append(name)
+            sandbox.end_all()
+    return 1 if failed else 0
