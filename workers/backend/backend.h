@@ -6,8 +6,8 @@
 // FFN width, V = vocabulary, B = sequences. Weights have HF layout [out, in]. All of a backend's
 // floating tensors have dtype be->dtype, statistics (rstd, lse, logp, entropy) too. acc = true
 // means +=. Integer arrays (ids, positions, offsets) are host memory, read before the call returns.
-// Ops return nothing: the first failure is kept and given by check(); on the CPU none fails. One
-// thread per backend calls its ops.
+// Ops return nothing: the first failure is kept and given by check(); on the CPU only scratch
+// memory can be lacking, and the op is then left undone. One thread per backend calls its ops.
 //
 // Promise of cpu: the value of an output element depends on its inputs only: not on the other rows,
 // the number of rows, the vector width, or the number of threads. Every reduction has one fixed

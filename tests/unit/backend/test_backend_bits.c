@@ -3,7 +3,7 @@
 #include "tests/unit/backend/scripts.h"
 
 static const struct shape large = {
-    .t = 15, .h = 1100, .d = 64, .k = 2, .heads = 4, .f = 420, .v = 1030};
+    .t = 9, .h = 1100, .d = 64, .k = 2, .heads = 4, .f = 390, .v = 300};
 
 static void assert_same_out(const char *what, const char *name, const struct script_run *a,
                             const struct script_run *b) {

@@ -30,8 +30,8 @@ struct job {
 };
 
 struct keys {           // of one sequence and key/value head
-    const float *k, *v; // rows ld apart; NULL: in pages
-    int64_t ld;
+    const float *k, *v; // rows k_ld and v_ld apart; NULL: in pages
+    int64_t k_ld, v_ld;
     int sequence, kv_head;
 };
 
@@ -83,7 +83,8 @@ static const float *in_page(const struct job *g, const struct keys *x, int64_t j
 static struct run run_at(const struct job *g, const struct keys *x, int64_t j, int64_t end,
                          bool values) {
     if (x->k) {
-        return (struct run){(values ? x->v : x->k) + j * x->ld, x->ld, end - j};
+        int64_t ld = values ? x->v_ld : x->k_ld;
+        return (struct run){(values ? x->v : x->k) + j * ld, ld, end - j};
     }
     struct run run = {.p = in_page(g, x, j, values), .ld = (int64_t)g->kv_heads * g->d};
     int64_t size = g->paged->page_tokens, left = size - j % size;
@@ -189,8 +190,8 @@ static struct keys keys_of(const struct job *g, const struct unit *u, const stru
     if (g->packed) {
         x.k = td_cpu_row(&g->packed->k, g->cu[u->sequence]) + col;
         x.v = td_cpu_row(&g->packed->v, g->cu[u->sequence]) + col;
-        x.ld = g->packed->k.ld;
-        td_assert_op(x.ld, ==, g->packed->v.ld);
+        x.k_ld = g->packed->k.ld;
+        x.v_ld = g->packed->v.ld;
     }
     if (g->width == g->d && (g->packed || u->alone)) {
         return x;
@@ -203,7 +204,7 @@ static struct keys keys_of(const struct job *g, const struct unit *u, const stru
     }
     x.k = b->k;
     x.v = b->v;
-    x.ld = g->width;
+    x.k_ld = x.v_ld = g->width;
     return x;
 }
 

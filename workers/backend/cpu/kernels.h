@@ -78,14 +78,15 @@ typedef void (*td_range_fn)(const void *args, int64_t lo, int64_t hi);
 
 struct td_kernels {
     const char *name;
-    int panel, rows_max; // of gemm
+    int panel; // of gemm: columns
     void (*gemm)(const struct td_gemm_block *g);
     void (*pack)(const struct td_pack_block *p);
     // A(i, k) = from[k*row + i*col] to the tiles that gemm walks for p->n rows.
     void (*pack_tiles)(const struct td_pack_block *p);
-    // Each takes the op's public arguments and a range of rows (columns where marked).
+    // Each takes the op's public arguments (add_rows: td_add_rows) and a range of rows, or of
+    // columns where marked.
     td_range_fn rmsnorm_fwd, rmsnorm_bwd_dx, rmsnorm_bwd_dw /* columns */, bias_grad /* columns */,
-        add_rows /* columns; td_add_rows */, rope, swiglu_fwd, swiglu_bwd, axpby, adamw;
+        add_rows /* columns */, rope, swiglu_fwd, swiglu_bwd, axpby, adamw;
     void (*scores)(const struct td_attn_block *b);
     void (*mix)(const struct td_mix_block *b);
     // s[0..n) becomes exp(s − max); gives the inverse of their sum, and the lse. s has room for

@@ -2,7 +2,6 @@
 static const struct td_kernels table = {
     .name = TD_ISA_NAME,
     .panel = PANEL,
-    .rows_max = ROWS_MAX,
     .gemm = kernel_gemm,
     .pack = kernel_pack,
     .pack_tiles = kernel_pack_tiles,
