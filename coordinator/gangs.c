@@ -151,12 +151,20 @@ static bool put_fork(struct td_coordinator *c, const struct td_job_state *j,
     td_record record = TANDEM__JOURNAL__RECORD__INIT;
     Tandem__Journal__Fork body = TANDEM__JOURNAL__FORK__INIT;
     body.job = j->job->job;
-    body.lineage = (TD_PLANTED(FORK_LINEAGE) ? j->lineage : t->lineage) + 1;
+    body.lineage = t->lineage + 1;
     body.from = t->mismatch->version->step - 1;
     body.gang = t->gang;
     body.generation = t->generation;
     body.disproved = t->mismatch->commit;
     body.reason = TANDEM__JOURNAL__FORK_REASON__FORK_MISMATCH;
+    Tandem__Journal__Position current = TANDEM__JOURNAL__POSITION__INIT;
+    const struct td_round_state *r = td_job_round(j, t->mismatch->version->step);
+    if (TD_PLANTED(FORK_LINEAGE) && r) {
+        body.lineage = j->lineage + 1;
+        current.offset = r->commit.offset;
+        current.crc = r->commit.crc;
+        body.disproved = &current;
+    }
     record.body_case = TANDEM__JOURNAL__RECORD__BODY_FORK;
     record.fork = &body;
     return td_co_propose(c, &record);

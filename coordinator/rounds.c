@@ -104,6 +104,13 @@ size_t td_co_find_open(const struct td_coordinator *c, const struct td_job *job,
         entries[i] = t ? find_arrived(t, j, j->open[i], j->head.step, &hint) : NULL;
         found += entries[i] != NULL;
     }
+    size_t late = 0;
+    for (size_t i = 0; TD_PLANTED(LATE_ATTEMPT) && t && found == n && i < t->n_arrived; i++) {
+        bool fresh = late < n && t->arrived[i]->entry->min_step == j->head.step;
+        if (fresh) {
+            entries[late++] = t->arrived[i]->entry; // of dropped groups, too
+        }
+    }
     return found;
 }
 

@@ -13,7 +13,7 @@ static void wait_of_process(const struct td_coordinator *c, struct td_job_view *
         text = "the journal to be read to its end";
     }
     // A short wait for the log is part of every decision; only a long one is worth a word.
-    bool is_long = c->stopped || c->now_ms - c->ready_ms >= c->config.beat_ms;
+    bool is_long = c->stopped || c->now_ms - c->ready_ms >= c->config.takeover_ms;
     if (text && is_long) {
         out->wait = TD_WAIT_JOURNAL;
         out->since_ms = c->ready_ms;

@@ -95,10 +95,10 @@ static void flipped(struct td_rolloutc *x, const struct td_rolloutc_event *e, in
     w->flipping = false;
     if (e->ok) {
         w->weights = w->prepared;
-        w->prepared.has = false;
     } else {
         w->retry_ms = now_ms + x->config.retry_ms;
     }
+    w->prepared.has = false; // after a refusal it is prepared again
 }
 
 // Brings the target to a worker: prepared beside the weights in use, flipped to when its last

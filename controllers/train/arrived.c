@@ -122,7 +122,8 @@ static bool round_has(const struct td_round_state *r, struct td_group group) {
 // The group can still be sealed: open, in a round without COMMIT, or not drawn yet as far as this
 // reader of the journal has come.
 static bool matters(const struct td_job_state *j, struct td_group group) {
-    if (td_group_compare(group, j->cursor) >= 0 || td_job_is_open(j, group)) {
+    if (td_group_compare(group, j->cursor) >= 0 || td_job_is_open(j, group) ||
+        TD_PLANTED(LATE_ATTEMPT)) {
         return true;
     }
     for (size_t i = 0; i < j->round_count; i++) {
@@ -359,7 +360,8 @@ void td_arrived_report(struct td_trainc *x, Tandem__Sync__TrainReport *report) {
     report->arrived = td_alloc_array(a->count, sizeof(void *));
     for (size_t i = 0; i < a->count; i++) {
         struct td_arrival *arrival = &a->items[i];
-        bool wanted = td_job_is_open(j, arrival->group) || is_missing(x, j, arrival->group);
+        bool wanted = td_job_is_open(j, arrival->group) || is_missing(x, j, arrival->group) ||
+                      TD_PLANTED(LATE_ATTEMPT);
         const struct td_copy *c =
             wanted ? best_copy(arrival, j->has_head ? j->head.step : 0) : NULL;
         if (!c || (arrival->reported && TD_PLANTED(ARRIVED_LOST))) {

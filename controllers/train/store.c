@@ -141,7 +141,7 @@ void td_store_listed(struct td_trainc *x, const struct td_trainc_event *event) {
 static bool may_delete(const struct td_trainc *x, const struct td_job_state *j,
                        const struct td_known_folder *f) {
     if (TD_PLANTED(FOLDER_DELETION)) {
-        return !x->saved || f->id != x->saved->id;
+        return !(x->saved && f->id == x->saved->id) && !(x->saving && f->id == x->saving->id);
     }
     // Below the oldest kept: whoever wrote it, no CHECKPOINT of it can be accepted any more.
     bool pushed_out = j->kept_count && f->step < j->kept[0]->version->step;

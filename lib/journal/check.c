@@ -257,7 +257,8 @@ static bool check_seal(const struct td_journal_state *s, const Tandem__Journal__
     }
     for (size_t i = 0; i < b->n_entries; i++) {
         struct td_group g = td_group_of(b->entries[i]->group);
-        if (!td_job_is_open(j, g) && !drawn(b, g) && !TD_PLANTED(SEAL_GROUPS_OPEN)) {
+        if (!td_job_is_open(j, g) && !drawn(b, g) && !TD_PLANTED(SEAL_GROUPS_OPEN) &&
+            !TD_PLANTED(LATE_ATTEMPT)) {
             return no(why, "group (%" PRIu64 ", %" PRIu64 ") is not open", g.data_epoch, g.index);
         }
         if (!td_job_allows_entry(j, b->entries[i], j->head.step, why)) {

@@ -256,7 +256,24 @@ static void check_commit(struct sim *s, struct job_facts *f, const Tandem__Journ
     f->head = v;
 }
 
+// The generation that disproves a COMMIT has been at that step with another state.
+static bool disproved(const struct sim *s, const struct job_facts *f,
+                      const Tandem__Journal__Fork *b) {
+    for (size_t i = 0; i < s->finished_count; i++) {
+        const struct finished *n = &s->finished[i];
+        if (n->generation == b->generation && n->step == b->from + 1 &&
+            n->state != f->state[n->step]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void check_fork(struct sim *s, struct job_facts *f, const Tandem__Journal__Fork *b) {
+    if (b->from < f->head.step && !disproved(s, f, b)) {
+        sim_violation(s, "A5 FORK from step %" PRIu64 ", but nothing disproves the COMMIT after it",
+                      b->from);
+    }
     if (b->lineage != f->lineage + 1 || b->from >= f->head.step || b->generation != f->generation) {
         sim_violation(s, "I5 FORK to lineage %" PRIu64 " from %" PRIu64, b->lineage, b->from);
         return;
@@ -459,12 +476,14 @@ static void check_body(struct sim *s, const td_record *r, struct job_facts *f) {
         break;
     case BODY(SEAL):
         check_seal(s, f, r->seal);
+        fault_at_seal(s, r->seal);
         break;
     case BODY(RESEAL):
         check_reseal(s, f, r->reseal);
         break;
     case BODY(COMMIT):
         check_commit(s, f, r->commit);
+        fault_at_commit(s, f->id);
         break;
     case BODY(CHECKPOINT):
         check_checkpoint(s, f, r->checkpoint);
@@ -487,6 +506,7 @@ void check_accepted(struct sim *s, const td_record *r) {
             sim_violation(s, "I4 term %" PRIu64 " is used again", r->term);
         }
         s->checked_term = r->term;
+        memset(s->leased, 0, sizeof s->leased);
         s->checked_owner = r->owner;
         return;
     }

@@ -41,6 +41,53 @@ void check_trim(struct sim *s, int64_t offset) {
     td_journal_state_fini(&fresh);
 }
 
+// The group lies whole in the log, long enough for a trainer at work to have found it.
+static bool lies_there(const struct sim *s, int job, struct td_group group, uint64_t step,
+                       int64_t before_ms) {
+    const struct job_facts *f = &s->jobs[job];
+    const struct td_job_state *j = td_journal_job(&s->truth, f->id);
+    const Tandem__Journal__Checkpoint *newest =
+        j && j->kept_count ? j->kept[j->kept_count - 1] : NULL;
+    for (uint32_t p = 0; p < NP; p++) {
+        int64_t low = s->rollout[job][p].start;
+        for (size_t i = 0; newest && i < newest->n_positions; i++) {
+            low = newest->positions[i]->partition == p ? newest->positions[i]->offset : low;
+        }
+        for (int64_t o = low; o < (int64_t)s->rollout[job][p].count; o++) {
+            const struct rollout_record *r = &s->rollout[job][p].records[o];
+            if (!r->gone && r->parts == 1 && r->version.step == step && r->landed_ms < before_ms &&
+                td_group_compare(r->group, group) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// A8: nothing that was published is generated again, as long as the trainer that follows the log
+// has been at work undisturbed.
+static void check_lease(struct sim *s, const Tandem__Sync__Unit *u, uint64_t step) {
+    enum { CALM_MS = 800 };
+    int job = job_index(s, u->job);
+    const struct td_job_state *j = job >= 0 ? td_journal_job(&s->truth, u->job) : NULL;
+    const struct td_gang_state *g = j ? td_job_gang(j, "actor") : NULL;
+    if (!g || s->p.stale_percent || s->p.loss_percent || s->p.partition || s->p.slow ||
+        s->p.outage || s->p.pause || s->jobs[job].tampered) {
+        return;
+    }
+    const struct trainer *t = &s->trainers[g->spec->members[0] - 1 - NC];
+    if (!t->machine || !t->scanned || s->now < t->disturbed_ms + CALM_MS) {
+        return;
+    }
+    for (size_t i = 0; i < u->n_groups; i++) {
+        struct td_group group = td_group_of(u->groups[i]);
+        if (td_job_is_open(j, group) && lies_there(s, job, group, step, s->now - CALM_MS)) {
+            sim_violation(s, "A8 group %" PRIu64 " is leased again, but it lies in the log",
+                          group.index);
+        }
+    }
+}
+
 static void check_target(struct sim *s, const struct td_coordinator *c,
                          const Tandem__Sync__Orders *o) {
     const struct td_job_state *j =
@@ -84,6 +131,10 @@ void check_orders(struct sim *s, int coordinator, const Tandem__Sync__Orders *o,
     }
     for (size_t i = 0; i < o->n_units && o->term == s->truth.term; i++) {
         const Tandem__Sync__Unit *u = o->units[i];
+        if (!u->eval && u->attempt->term == o->term && u->attempt->n > s->leased[coordinator]) {
+            s->leased[coordinator] = u->attempt->n;
+            check_lease(s, u, u->version->step);
+        }
         if (u->eval || u->attempt->term != o->term || s->now >= s->lead_ms + LEASE_MS) {
             continue;
         }

@@ -117,6 +117,99 @@ static void cancel(struct sim *s) {
     }
 }
 
+// ---- at the worst moment ----
+
+static bool triggered(struct sim *s) {
+    return sim_percent(s, s->p.trigger_percent);
+}
+
+static void kill_now(struct sim *s, struct event *e) {
+    int proc = (int)e->a;
+    if (s->faults_on && s->procs[proc].alive) {
+        sim_kill(s, proc);
+        if (s->procs[proc].kind == TRAINER) {
+            restart_later(s, proc);
+        }
+    }
+}
+
+static void kill_soon(struct sim *s, int proc, int64_t within_ms) {
+    sim_after(s, sim_between(s, 0, within_ms), -1, kill_now, NULL)->a = (uint64_t)proc;
+}
+
+static void lose_now(struct sim *s, struct event *e) {
+    struct rollout_record *r = &s->rollout[e->a][e->b].records[e->c];
+    if (s->faults_on) {
+        r->gone = true;
+        s->lost_record = true;
+        sim_trace(s, "a sealed record is lost");
+    }
+}
+
+static int trainer_of(const struct sim *s, uint64_t job) {
+    const struct td_job_state *j = td_journal_job(&s->truth, job);
+    const struct td_gang_state *g = j ? td_job_gang(j, "actor") : NULL;
+    return g ? (int)g->spec->members[0] - 1 - NC : -1;
+}
+
+// Before its records are read, or while they are trained on.
+void fault_at_seal(struct sim *s, const Tandem__Journal__Seal *b) {
+    if (s->p.lose_record && triggered(s) && b->entries[0]->n_parts) {
+        const td_entry *entry = b->entries[sim_below(s, (uint32_t)b->n_entries)];
+        struct event *e = sim_after(s, sim_between(s, 0, 30), -1, lose_now, NULL);
+        if (entry->parts[0]->partition < NP && entry->parts[0]->offset >= 0 &&
+            entry->parts[0]->offset <
+                (int64_t)s->rollout[job_index(s, b->job)][entry->parts[0]->partition].count) {
+            e->a = (uint64_t)job_index(s, b->job);
+            e->b = entry->parts[0]->partition;
+            e->c = (uint64_t)entry->parts[0]->offset;
+        }
+    }
+    int trainer = trainer_of(s, b->job);
+    if (s->p.worker && trainer >= 0 && triggered(s)) {
+        kill_soon(s, proc_of(RANK, trainer, (int)sim_below(s, NW)), 80);
+    }
+}
+
+// Before the checkpoint of the step is there: it will be redone.
+void fault_at_commit(struct sim *s, uint64_t job) {
+    int trainer = trainer_of(s, job);
+    if (s->p.worker && trainer >= 0 && triggered(s)) {
+        kill_soon(s, proc_of(RANK, trainer, (int)sim_below(s, NW)), sim_below(s, 2) ? 20 : 250);
+    }
+}
+
+// Before its COMMIT: the work of this generation may still be reported by somebody.
+void fault_at_finish(struct sim *s, int trainer) {
+    if (s->p.worker && triggered(s)) {
+        kill_soon(s, proc_of(RANK, trainer, (int)sim_below(s, NW)), 20);
+    }
+}
+
+// The folder was reported, or nearly; the process that knows of it is gone.
+void fault_at_save(struct sim *s, int trainer) {
+    if (s->p.crash && triggered(s)) {
+        kill_soon(s, proc_of(TRAINER, trainer, 0), 15);
+    }
+}
+
+// Between publication and SEAL.
+void fault_at_landing(struct sim *s, int job) {
+    int trainer = trainer_of(s, s->jobs[job].id);
+    if (s->p.crash && trainer >= 0 && triggered(s) && sim_below(s, 4) == 0) {
+        kill_soon(s, proc_of(TRAINER, trainer, 0), 15);
+    }
+}
+
+// One rank applies the update, another misses it; the controller dies before it can learn that.
+bool fault_half_applied(struct sim *s, int trainer) {
+    if (!s->p.crash || !triggered(s) || sim_below(s, 4)) {
+        return false;
+    }
+    kill_soon(s, proc_of(TRAINER, trainer, 0), 30);
+    return true;
+}
+
 static void fault(struct sim *s, struct event *e) {
     (void)e;
     if (!s->faults_on) {
@@ -166,6 +259,9 @@ void faults_heal(struct sim *s) {
     s->journal_out = s->rollout_out = false;
     for (int i = 0; i < NPROC; i++) {
         s->procs[i].cut = s->procs[i].slow = false;
+        if (i < NT) {
+            s->trainers[i].disturbed_ms = s->now;
+        }
         sim_start(s, i);
         sim_resume(s, i);
     }

@@ -193,13 +193,128 @@ static void restore_unkept(struct sim *s, const struct td_job_state *j) {
     put(s, &r);
 }
 
+// A state that was never committed, saved and offered as a checkpoint of a committed step.
+static void checkpoint_uncommitted(struct sim *s, const struct td_job_state *j) {
+    const struct td_gang_state *g = td_job_gang(j, "actor");
+    const struct td_round_state *r = j->has_head ? td_job_round(j, j->head.step) : NULL;
+    if (!g || !r || !r->committed || j->head.step == 0) {
+        return;
+    }
+    TD_GROW(s->folders, s->folder_cap, s->folder_count + 1);
+    struct folder *f = &s->folders[s->folder_count++];
+    *f = (struct folder){.name = td_asprintf("step-forged-%zu", s->folder_count),
+                         .job = j->job->job,
+                         .id = td_rng_next(&s->rng),
+                         .generation = g->generation,
+                         .step = j->head.step,
+                         .state = r->roles[0]->state_digest ^ 0xF0,
+                         .whole = true};
+    f->manifest = td_hash_u64(f->id, f->state);
+    td_record record = TANDEM__JOURNAL__RECORD__INIT;
+    Tandem__Journal__Checkpoint b = TANDEM__JOURNAL__CHECKPOINT__INIT;
+    Tandem__Journal__Version version = TANDEM__JOURNAL__VERSION__INIT;
+    version.lineage = r->version.lineage;
+    version.step = r->version.step;
+    b.job = f->job;
+    b.id = f->id;
+    b.version = &version;
+    b.generation = f->generation;
+    b.state_digest = f->state;
+    b.manifest_digest = f->manifest;
+    b.folder = f->name;
+    record.body_case = TANDEM__JOURNAL__RECORD__BODY_CHECKPOINT;
+    record.checkpoint = &b;
+    put(s, &record);
+}
+
+// The COMMIT that a FORK made void, once more.
+static void commit_old_lineage(struct sim *s, const struct td_job_state *j) {
+    const struct td_gang_state *g = td_job_gang(j, "actor");
+    const struct job_facts *f = &s->jobs[job_index(s, j->job->job)];
+    uint64_t step = j->head.step + 1;
+    const struct td_round_state *r = j->has_head ? td_job_round(j, step) : NULL;
+    if (!g || !r || j->lineage == 0 || step >= ROUNDS_MAX || !f->ever[step][j->lineage - 1]) {
+        return;
+    }
+    td_record record = TANDEM__JOURNAL__RECORD__INIT;
+    Tandem__Journal__Commit b = TANDEM__JOURNAL__COMMIT__INIT;
+    Tandem__Journal__RoleCommit role = TANDEM__JOURNAL__ROLE_COMMIT__INIT, *roles[] = {&role};
+    Tandem__Journal__Version version = TANDEM__JOURNAL__VERSION__INIT;
+    Tandem__Journal__Position ref = TANDEM__JOURNAL__POSITION__INIT;
+    ref.offset = r->ref.offset;
+    ref.crc = r->ref.crc;
+    version.lineage = j->lineage - 1;
+    version.step = step;
+    b.job = j->job->job;
+    b.ref = &ref;
+    b.version = &version;
+    b.n_roles = 1;
+    b.roles = roles;
+    role.role = (char *)"actor";
+    role.generation = g->generation;
+    role.state_digest = f->ever[step][j->lineage - 1];
+    role.weight_digest = weights_of(role.state_digest);
+    record.body_case = TANDEM__JOURNAL__RECORD__BODY_COMMIT;
+    record.commit = &b;
+    put(s, &record);
+}
+
+// Right by every precondition, if not what this project's leader does: work under the old seal has
+// to be given up, and groups that were left out or dropped must not be trained on.
+static void reseal_smaller(struct sim *s, const struct td_job_state *j) {
+    const struct td_round_state *old =
+        j->has_head && j->sealed > j->head.step ? td_job_round(j, j->head.step + 1) : NULL;
+    if (!old || old->entry_count < 2 || s->p.rows_job) {
+        return;
+    }
+    td_record r = TANDEM__JOURNAL__RECORD__INIT;
+    Tandem__Journal__Reseal b = TANDEM__JOURNAL__RESEAL__INIT;
+    Tandem__Journal__Position ref = TANDEM__JOURNAL__POSITION__INIT;
+    td_entry *copies[64];
+    ref.offset = old->ref.offset;
+    ref.crc = old->ref.crc;
+    b.job = j->job->job;
+    b.round = old->round;
+    b.old_ref = &ref;
+    b.entries = copies;
+    for (size_t i = 1; i < old->entry_count && i < 64; i++) {
+        copies[b.n_entries++] = td_message_dup(old->entries[i]);
+    }
+    r.body_case = TANDEM__JOURNAL__RECORD__BODY_RESEAL;
+    r.reseal = &b;
+    put(s, &r);
+    for (size_t i = 0; i < b.n_entries; i++) {
+        tandem__journal__entry__free_unpacked(copies[i], NULL);
+    }
+}
+
+static void drop_open(struct sim *s, const struct td_job_state *j) {
+    if (j->open_count == 0) {
+        return;
+    }
+    td_record r = TANDEM__JOURNAL__RECORD__INIT;
+    Tandem__Journal__Drop b = TANDEM__JOURNAL__DROP__INIT;
+    Tandem__Journal__Group group = TANDEM__JOURNAL__GROUP__INIT, *list[] = {&group};
+    Tandem__Journal__DropReason reason = TANDEM__JOURNAL__DROP_REASON__DROP_GAVE_UP;
+    const struct td_group *at = &j->open[sim_below(s, (uint32_t)j->open_count)];
+    group.data_epoch = at->data_epoch;
+    group.index = at->index;
+    b.job = j->job->job;
+    b.n_groups = b.n_reasons = 1;
+    b.groups = list;
+    b.reasons = &reason;
+    r.body_case = TANDEM__JOURNAL__RECORD__BODY_DROP;
+    r.drop = &b;
+    put(s, &r);
+}
+
 void forge_record(struct sim *s) {
     const struct td_job_state *j =
         td_journal_job(&s->truth, s->jobs[sim_below(s, (uint32_t)s->p.jobs)].id);
     if (!j || s->truth.term == 0) {
         return;
     }
-    switch (sim_below(s, 10)) {
+    switch (sim_below(s, 16)) {
     case 0:
         draw(s, j, false);
         break;
@@ -218,7 +333,21 @@ void forge_record(struct sim *s) {
         seal_early(s, j);
         break;
     case 5:
+    case 6:
         restore_unkept(s, j);
+        break;
+    case 7:
+        checkpoint_uncommitted(s, j);
+        break;
+    case 8:
+        commit_old_lineage(s, j);
+        break;
+    case 9:
+    case 10:
+        reseal_smaller(s, j);
+        break;
+    case 11:
+        drop_open(s, j);
         break;
     default:
         repeat(s);

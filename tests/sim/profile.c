@@ -46,6 +46,105 @@ static void faults_of(struct profile *p, struct td_rng *rng) {
     p->stale_percent = sometimes(rng, 50, 10);
     p->late_command_percent = sometimes(rng, 40, 15);
     p->bad_snapshot_percent = sometimes(rng, 40, 15);
+    p->trigger_percent = sometimes(rng, 60, 12);
+    p->generate_ms = td_rng_below(rng, 100) < 25 ? 2500 : 60;
+}
+
+// ---- directed: schedules in which a rare condition is frequent ----
+
+static void common(struct profile *p) {
+    *p = (struct profile){.rounds = p->rounds,
+                          .jobs = 1,
+                          .fork = true,
+                          .parts = p->parts,
+                          .batch = p->batch,
+                          .unit = p->unit,
+                          .rows = p->rows,
+                          .checkpoint_every = 1,
+                          .state_every = 40,
+                          .chunk = 1 << 20,
+                          .fault_ms = p->fault_ms,
+                          .fault_gap_ms = 300,
+                          .trigger_percent = 40,
+                          .generate_ms = 60};
+}
+
+static void forks(struct profile *p) {
+    p->nondeterministic = true;
+    p->worker = 3;
+    p->crash = 1;
+    p->stale_percent = 20;
+}
+
+static void old_work(struct profile *p) {
+    p->careless = true;
+    p->worker = 1;
+    p->fault_gap_ms = 100;
+    p->trigger_percent = 25;
+    p->stale_percent = 10;
+}
+
+// The newest checkpoint is bad, so that a redo starts before it.
+static void deep_forks(struct profile *p) {
+    forks(p);
+    p->corrupt = 3;
+    p->crash = 0;
+}
+
+static void careless_forks(struct profile *p) {
+    forks(p);
+    p->careless = true;
+}
+
+static void low_water(struct profile *p) {
+    p->worker = 3;
+    p->generate_ms = 1500;
+    p->unit = 1;
+    p->batch = 4;
+    p->rows = 14;
+}
+
+static void folders(struct profile *p) {
+    p->crash = 3;
+    p->stale_percent = 40;
+}
+
+static void rescan(struct profile *p) {
+    p->crash = 3;
+    p->unit = 1;
+    p->batch = 4;
+    p->rows = 14;
+    p->parts = 1;
+    p->generate_ms = 400;
+}
+
+static const struct {
+    const char *name;
+    void (*direct)(struct profile *p);
+} directed[] = {
+    {"COMMIT_REF", old_work},
+    {"COMMIT_GENERATION", old_work},
+    {"CHECKPOINT_GENERATION", old_work},
+    {"RESTORE_KEPT", old_work},
+    {"COMMIT_LINEAGE", careless_forks},
+    {"FORK_LINEAGE", forks},
+    {"FORK_PRUNES", deep_forks},
+    {"LOW_WATER", low_water},
+    {"FOLDER_DELETION", folders},
+    {"RESCAN", rescan},
+};
+
+static void direct(struct profile *p, uint64_t seed) {
+    size_t n = sizeof directed / sizeof *directed;
+    for (size_t i = 0; i < n; i++) {
+        bool chosen = strcmp(p->focus, directed[i].name) == 0 ||
+                      (strcmp(p->focus, "each") == 0 && seed % n == i);
+        if (chosen) {
+            common(p);
+            directed[i].direct(p);
+            return;
+        }
+    }
 }
 
 struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus) {
@@ -53,6 +152,7 @@ struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus) {
     struct profile p = {.rounds = rounds, .focus = focus ? focus : ""};
     job_of(&p, &rng);
     faults_of(&p, &rng);
+    direct(&p, seed);
     return p;
 }
 

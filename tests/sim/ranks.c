@@ -124,8 +124,12 @@ static void try_collective(struct sim *s, int trainer) {
         }
     }
     uint64_t noise = s->p.nondeterministic && sim_below(s, 100) < 30 ? td_rng_next(&s->rng) : 0;
+    int left_out = fault_half_applied(s, trainer) ? (int)sim_below(s, NW) : -1;
     for (int i = 0; i < NW; i++) {
         struct rank *r = &ranks[i];
+        if (i == left_out) {
+            continue; // it misses the end of the collective and gives up later
+        }
         r->next_state = state_after(r->state, r->batch, r->pending_k) ^ noise;
         r->pending = false;
         r->running = true;
@@ -205,6 +209,10 @@ static void finish(struct sim *s, int trainer, int worker, uint32_t inc, const s
         r->prepped = false;
         r->applied = r->updates = 0;
         keep_snapshot(r);
+        TD_GROW(s->finished, s->finished_cap, s->finished_count + 1);
+        s->finished[s->finished_count++] =
+            (struct finished){r->generation, r->version.step, r->state};
+        fault_at_finish(s, trainer);
     }
     digests(s, trainer, inc, worker, c->seq);
 }
@@ -214,7 +222,11 @@ static void saved(struct sim *s, struct event *e) {
     struct folder *f = find_folder(s, job_index(s, c->job), c->folder);
     const struct proc *p = &s->procs[e->proc];
     bool alive = s->procs[proc_of(RANK, p->index, 0)].inc == (uint32_t)e->b;
-    if (!f || f->gone || !alive) {
+    if (!alive) {
+        return;
+    }
+    if (!f) {
+        fail(s, p->index, e->inc, failed(0, c->seq, TD_ENOENT), "the folder is gone");
         return;
     }
     f->whole = true;

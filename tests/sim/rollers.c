@@ -86,7 +86,8 @@ static void start_group(struct sim *s, int proc, const struct td_rolloutc_effect
                                                     .group = e->group,
                                                     .version = e->version};
     for (uint32_t i = 0; i < e->samples; i++) {
-        sim_after(s, sim_between(s, 5, 60), proc, sample_done, NULL)->a = e->ticket;
+        int64_t most = s->faults_on ? s->p.generate_ms : 60;
+        sim_after(s, sim_between(s, 5, most), proc, sample_done, NULL)->a = e->ticket;
     }
 }
 
@@ -118,8 +119,10 @@ static void prepared(struct sim *s, struct event *e) {
     if (got && sim_percent(s, s->p.bad_snapshot_percent)) {
         got ^= 1;
     }
-    r->workers[worker].prepared = got;
-    r->workers[worker].prepared_version = version;
+    if (got) {
+        r->workers[worker].prepared = got;
+        r->workers[worker].prepared_version = version;
+    }
     struct td_rolloutc_event ev = {.kind = TD_RC_PREPARED, .worker = (uint32_t)worker};
     ev.version = version;
     ev.ok = got && got == digest;
@@ -132,19 +135,21 @@ static void flipped(struct sim *s, struct event *e) {
     if (!attached(s, s->procs[e->proc].index, worker)) {
         return;
     }
-    bool ok = r->workers[worker].prepared != 0;
+    struct td_version version = {e->c >> 32, e->c & UINT32_MAX};
+    bool ok = r->workers[worker].prepared != 0 &&
+              td_version_equal(r->workers[worker].prepared_version, version);
     if (ok) {
         r->workers[worker].has = true;
         r->workers[worker].version = r->workers[worker].prepared_version;
         r->workers[worker].weights = r->workers[worker].prepared;
     }
     struct td_rolloutc_event ev = {.kind = TD_RC_FLIPPED, .worker = (uint32_t)worker};
-    ev.version = r->workers[worker].prepared_version;
+    ev.version = version;
     ev.ok = ok;
     roller_event(s, e->proc, &ev);
 }
 
-static void flip(struct sim *s, int proc, uint32_t worker) {
+static void flip(struct sim *s, int proc, uint32_t worker, struct td_version version) {
     const struct roller *r = &s->rollers[s->procs[proc].index];
     uint32_t inc = s->procs[proc_of(ROLL_WORKER, s->procs[proc].index, (int)worker)].inc;
     for (size_t i = 0; i < r->ticket_count; i++) {
@@ -153,7 +158,9 @@ static void flip(struct sim *s, int proc, uint32_t worker) {
             sim_violation(s, "a worker flips while it generates");
         }
     }
-    sim_after(s, sim_between(s, 1, 6), proc, flipped, NULL)->a = worker;
+    struct event *e = sim_after(s, sim_between(s, 1, 6), proc, flipped, NULL);
+    e->a = worker;
+    e->c = version.lineage << 32 | version.step;
 }
 
 static void execute(struct sim *s, int proc, struct td_rolloutc_effect *e) {
@@ -167,7 +174,7 @@ static void execute(struct sim *s, int proc, struct td_rolloutc_effect *e) {
         break;
     }
     case TD_RC_FLIP:
-        flip(s, proc, e->worker);
+        flip(s, proc, e->worker, e->version);
         break;
     case TD_RC_START_GROUP:
         start_group(s, proc, e);

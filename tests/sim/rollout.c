@@ -20,7 +20,8 @@ static void schedule_pump(struct sim *s, int trainer);
 static void land(struct sim *s, int job, const struct rollout_record *r) {
     struct partition *p = &s->rollout[job][partition_of(r)];
     TD_GROW(p->records, p->cap, p->count + 1);
-    p->records[p->count++] = *r;
+    p->records[p->count] = *r;
+    p->records[p->count++].landed_ms = s->now;
     sim_trace(s,
               "rollout log %d: %u:%zu group (%" PRIu64 ", %" PRIu64 ") part %u attempt %" PRIu64
               ".%" PRIu64 " step %" PRIu64,
@@ -29,6 +30,7 @@ static void land(struct sim *s, int job, const struct rollout_record *r) {
     for (int i = 0; i < NT; i++) {
         schedule_pump(s, i);
     }
+    fault_at_landing(s, job);
 }
 
 static void land_late(struct sim *s, struct event *e) {

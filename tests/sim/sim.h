@@ -85,6 +85,7 @@ struct rollout_record {
     uint64_t term, attempt, producer;
     struct td_version version; // that it claims
     uint64_t weights;          // that it was really made with
+    int64_t landed_ms;
 };
 
 struct partition {
@@ -118,6 +119,10 @@ struct rank {
     uint64_t pending_seq, next_state;
 };
 
+struct finished { // a version that a generation reached
+    uint64_t generation, step, state;
+};
+
 struct folder {
     char *name; // owned
     uint64_t job, id, generation, step, state, manifest;
@@ -143,6 +148,7 @@ struct trainer {
     uint64_t scan, scan_job; // READ_ROLLOUT that is followed; 0: none
     int64_t next[NP], scan_end[NP];
     bool scanned, pumping;
+    int64_t disturbed_ms; // the last time that anything kept it from its work
     struct lines lines;
     uint64_t batch_round; // READ_ROUND that lies ready
     struct td_pos batch_ref;
@@ -191,7 +197,9 @@ struct profile {
     uint32_t stale_percent;             // reports that arrive very late
     uint32_t late_command_percent;      // commands of a dead controller that reach a worker
     uint32_t bad_snapshot_percent;
-    const char *focus; // directed: name of a planted bug
+    uint32_t trigger_percent; // faults at the worst moment: see faults.c
+    int64_t generate_ms;      // of one sample, at most
+    const char *focus;        // directed: name of a planted bug
 };
 
 // What the checks know of a job by themselves, from accepted records alone: a second, simpler
@@ -240,6 +248,7 @@ struct sim {
     struct td_journal_state truth;
     int64_t lead_ms; // the last LEAD was accepted
     uint64_t checked_term, checked_owner;
+    uint64_t leased[NC];   // attempts of this term that orders of that coordinator have shown
     int64_t *state_starts; // accepted STATEs
     size_t state_start_count, state_start_cap;
 
@@ -251,6 +260,8 @@ struct sim {
     size_t folder_count, folder_cap;
     struct node *nodes;
     size_t node_count, node_cap;
+    struct finished *finished;
+    size_t finished_count, finished_cap;
     struct job_facts jobs[NJ];
     struct msg **forgeries; // bodies that a stale leader could append
     size_t forgery_count, forgery_cap;
@@ -282,6 +293,8 @@ bool sim_run(struct sim *s, uint64_t seed, const struct profile *p); // false: v
 void sim_fini(struct sim *s);
 
 // ---- profile.c ----
+// focus: name of a planted bug whose conditions shall be frequent; "each": one of them by the seed;
+// NULL or unknown: none.
 struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus);
 bool sim_plan_coordinator(void *user, const void *spec, size_t n, struct td_job_plan *out);
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out);
@@ -335,6 +348,13 @@ void disk_save_begin(struct sim *s, int trainer, const struct td_trainc_effect *
 // ---- faults.c ----
 void faults_begin(struct sim *s);
 void faults_heal(struct sim *s);
+// Moments at which a fault hurts most.
+void fault_at_seal(struct sim *s, const Tandem__Journal__Seal *b);
+void fault_at_commit(struct sim *s, uint64_t job);
+void fault_at_finish(struct sim *s, int trainer);
+void fault_at_save(struct sim *s, int trainer);
+void fault_at_landing(struct sim *s, int job);
+bool fault_half_applied(struct sim *s, int trainer);
 void forge_remember(struct sim *s, const Tandem__Sync__Report *report);
 void forge_record(struct sim *s);
 

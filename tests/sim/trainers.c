@@ -25,6 +25,8 @@ static void offer(struct sim *s, int trainer, const struct td_trainc_effect *e) 
                   e->version.lineage, e->version.step);
         return;
     }
+    sim_trace(s, "T%d offers (%" PRIu64 ", %" PRIu64 ")", trainer, e->version.lineage,
+              e->version.step);
     if (t->offer_count == sizeof t->offers / sizeof *t->offers) {
         memmove(t->offers, t->offers + 1, sizeof t->offers - sizeof *t->offers);
         t->offer_count--;

@@ -150,8 +150,15 @@ static void free_deferred(struct proc *p) {
     p->deferred_count = 0;
 }
 
+static void disturbed(struct sim *s, const struct proc *p) {
+    if (p->kind == TRAINER || p->kind == RANK) {
+        s->trainers[p->index].disturbed_ms = s->now;
+    }
+}
+
 void sim_start(struct sim *s, int proc) {
     struct proc *p = &s->procs[proc];
+    disturbed(s, p);
     if (p->alive) {
         return;
     }
@@ -228,6 +235,7 @@ void sim_resume(struct sim *s, int proc) {
         return;
     }
     sim_trace(s, "%s goes on", proc_name(proc));
+    disturbed(s, p);
     p->paused = false;
     for (size_t i = 0; i < p->deferred_count; i++) {
         struct event *from = &p->deferred[i];
@@ -314,12 +322,33 @@ static void trace_views(struct sim *s) {
         if (s->rollers[i].machine) {
             td_rolloutc_view(s->rollers[i].machine, &v);
             sim_trace(s, "R%d waits for: %s", i, v.waits_for);
+            for (int w = 0; w < NRW; w++) {
+                sim_trace(s, "  worker %d holds (%" PRIu64 ", %" PRIu64 ")%s", w,
+                          s->rollers[i].workers[w].version.lineage,
+                          s->rollers[i].workers[w].version.step,
+                          s->rollers[i].workers[w].has ? "" : ", no more");
+            }
         }
+    }
+}
+
+static void trace_job(struct sim *s, int job) {
+    const struct td_job_state *j = td_journal_job(&s->truth, s->jobs[job].id);
+    if (!j) {
+        return;
+    }
+    sim_trace(s, "job %d: cursor (%" PRIu64 ", %" PRIu64 "), batch %" PRIu64 " of %" PRIu64 " rows",
+              job, j->cursor.data_epoch, j->cursor.index, s->p.batch, s->p.rows);
+    for (size_t i = 0; i < j->open_count; i++) {
+        sim_trace(s, "  open (%" PRIu64 ", %" PRIu64 ")", j->open[i].data_epoch, j->open[i].index);
     }
 }
 
 static void say_stuck(struct sim *s) {
     trace_views(s);
+    for (int i = 0; i < s->p.jobs; i++) {
+        trace_job(s, i);
+    }
     char text[300] = "no coordinator leads";
     for (int i = 0; i < NC; i++) {
         const struct td_coordinator *c = s->coordinators[i];
@@ -407,5 +436,6 @@ void sim_fini(struct sim *s) {
     }
     td_free(s->folders);
     td_free(s->nodes);
+    td_free(s->finished);
     td_free(s->forgeries);
 }
