@@ -115,8 +115,10 @@ static bool check_draw_at(const struct td_job_state *j, struct td_group cursor, 
         return no(why, "DRAW of %" PRIu64 " to %" PRIu64 " of %" PRIu64 " rows", b->from, b->to,
                   j->job->index->rows);
     }
-    if (j->open_count + opened + (b->to - b->from) > j->open_max) {
-        return no(why, "DRAW opens more than %" PRIu64 " groups", j->open_max);
+    uint64_t most = j->open_max < TD_OPEN_MAX ? j->open_max : TD_OPEN_MAX;
+    uint64_t taken = j->open_count + opened; // both are bounded, the difference below is not
+    if (taken > most || b->to - b->from > most - taken) {
+        return no(why, "DRAW opens more than %" PRIu64 " groups", most);
     }
     return true;
 }
@@ -308,6 +310,9 @@ static bool check_reseal(const struct td_journal_state *s, const Tandem__Journal
 
 static bool check_commit_place(const struct td_job_state *j, const Tandem__Journal__Commit *b,
                                char *why) {
+    if (!b->version) {
+        return no(why, "COMMIT without a version");
+    }
     struct td_version v = td_version_of(b->version);
     uint64_t step = j->has_head ? j->head.step + 1 : 0;
     if (v.lineage != j->lineage && !TD_PLANTED(COMMIT_LINEAGE)) {

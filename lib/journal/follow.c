@@ -41,7 +41,7 @@ static enum td_follow_want reset(struct td_follower *f) {
     return TD_WANT_RESET;
 }
 
-// A record that names one this reader never accepted.
+// A record that names one this reader never accepted, or that lies behind a gap.
 static enum td_follow_want missed(struct td_follower *f, struct td_pos pos) {
     if (TD_PLANTED(REBASE_GAP)) {
         return TD_WANT_NOTHING;
@@ -68,7 +68,7 @@ enum td_follow_want td_follower_record(struct td_follower *f, struct td_pos pos,
     if (pos.offset > f->next && !TD_PLANTED(REBASE_GAP)) {
         snprintf(f->cause, sizeof f->cause, "records %lld to %lld were not read",
                  (long long)f->next, (long long)pos.offset - 1);
-        return reset(f);
+        return missed(f, pos);
     }
     f->next = pos.offset + 1;
     struct td_err err;
@@ -86,6 +86,7 @@ enum td_follow_want td_follower_record(struct td_follower *f, struct td_pos pos,
     case TD_DAMAGED:
         return stop(f);
     default:
+        f->rebased_at = pos.offset == f->rebased_at ? -1 : f->rebased_at; // healed
         return TD_WANT_NOTHING;
     }
 }

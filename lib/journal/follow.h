@@ -35,7 +35,7 @@ void td_follower_fini(struct td_follower *f);
 enum td_follow_want td_follower_start(struct td_follower *f, int64_t start);
 
 // The next record. Repeats of what was read are passed over (IGNORED); a gap or a missed record
-// gives RESET, damage STOP. *verdict (may be NULL): what apply said.
+// gives RESET, the same one again STOP, as damage does. *verdict (may be NULL): what apply said.
 enum td_follow_want td_follower_record(struct td_follower *f, struct td_pos pos, const void *bytes,
                                        size_t n, enum td_verdict *verdict);
 

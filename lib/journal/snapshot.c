@@ -146,9 +146,47 @@ static void load_round(struct td_job_state *j, const Tandem__Journal__RoundState
     }
 }
 
+static bool round_consistent(const Tandem__Journal__RoundState *m, bool committed) {
+    const Tandem__Journal__Commit *c = m->commit;
+    if (committed != (c != NULL) ||
+        (c && (!c->version || c->version->step != m->round || c->n_roles == 0))) {
+        return false;
+    }
+    for (size_t i = 0; i < m->n_entries; i++) {
+        if (!m->entries[i]->group) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Rounds follow each other from the oldest kept step, or before it, to the last sealed one; up to
+// the head each has its COMMIT.
+static bool rounds_consistent(const Tandem__Journal__JobState *m) {
+    size_t n = m->n_rounds;
+    if (!m->has_head) {
+        return n == 0 && m->sealed == 0 && m->n_kept == 0;
+    }
+    uint64_t oldest = m->initial_kept ? 0 : m->kept[0]->version->step;
+    if (!m->head || n == 0 || m->rounds[0]->round > oldest || oldest > m->head->step ||
+        m->head->step > m->sealed || m->rounds[n - 1]->round != m->sealed) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const Tandem__Journal__RoundState *r = m->rounds[i];
+        if (r->round != m->rounds[0]->round + i ||
+            !round_consistent(r, r->round <= m->head->step)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// What the rest of the program takes for granted of a state that apply made.
 static bool consistent(const Tandem__Journal__JobState *m) {
-    if (!m->job || !m->job->index || m->n_gangs > TD_GANGS_MAX || m->n_kept > TD_KEPT_MAX ||
-        (m->has_head && !m->head)) {
+    if (!m->job || !m->job->index || m->cursor_index >= m->job->index->rows ||
+        m->n_gangs > TD_GANGS_MAX || m->n_kept > TD_KEPT_MAX ||
+        (!m->initial_kept && m->n_kept == 0)) {
         return false;
     }
     for (size_t i = 0; i < m->n_kept; i++) {
@@ -157,21 +195,11 @@ static bool consistent(const Tandem__Journal__JobState *m) {
         }
     }
     for (size_t i = 0; i < m->n_gangs; i++) {
-        if (!m->gangs[i]->spec) {
+        if (!m->gangs[i]->spec || m->gangs[i]->spec->n_members == 0) {
             return false;
         }
     }
-    for (size_t i = 0; i < m->n_rounds; i++) {
-        if (m->rounds[i]->round != m->rounds[0]->round + i) {
-            return false;
-        }
-        for (size_t k = 0; k < m->rounds[i]->n_entries; k++) {
-            if (!m->rounds[i]->entries[k]->group) {
-                return false;
-            }
-        }
-    }
-    return true;
+    return rounds_consistent(m);
 }
 
 struct td_job_state *td_job_load(const Tandem__Journal__JobState *m) {

@@ -16,6 +16,8 @@ enum {
     TD_KEPT_MAX = 2,
     TD_JOBS_MAX = 64,
     TD_GANGS_MAX = 8,
+    TD_OPEN_MAX = 1 << 18,          // open groups of a job, whatever its open_max: a SEAL of so
+                                    // many fits into a record
     TD_STATE_BYTES_MAX = 256 << 20, // content of a STATE
 };
 

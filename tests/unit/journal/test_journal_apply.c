@@ -310,6 +310,11 @@ CASE(commit_old_generation) {
     r->commit->roles[0]->generation = 1;
     return r;
 }
+CASE(commit_without_version) {
+    td_record *r = kit_commit(k, 0);
+    r->commit->version = NULL;
+    return r;
+}
 CASE(commit_no_base) {
     kit_put(k, kit_gang(k, 2));
     return kit_commit(k, 1);
@@ -537,6 +542,7 @@ static const struct row rows[] = {
     ROW(commit_other_ref, KIT_SEALED, "names a SEAL"),
     ROW(commit_without_ref, KIT_SEALED, "names a SEAL"),
     ROW(commit_old_generation, KIT_SEALED, "current is 2"),
+    ROW(commit_without_version, KIT_BASED, "without a version"),
     ROW(commit_no_base, KIT_SEALED, "no base"),
     ROW(commit_no_role, KIT_SEALED, "without a role"),
     ROW(commit_role_twice, KIT_SEALED, "twice"),
@@ -595,6 +601,24 @@ static void test_apply_rows(void **unused) {
         assert_int_equal(k.state.rejected, row->why ? 1 : 0);
         kit_fini(&k);
     }
+}
+
+// What a DRAW opens is bounded, whatever the job says of itself; sums do not wrap around.
+static void test_apply_draw_is_bounded(void **unused) {
+    (void)unused;
+    struct kit k;
+    kit_init(&k);
+    kit_go(&k, KIT_LED);
+    td_record *job = kit_job(&k, KIT_JOB, "large");
+    job->job->index->rows = job->job->open_max = UINT64_MAX;
+    assert_int_equal(kit_put(&k, job), TD_ACCEPTED);
+    assert_int_equal(kit_put(&k, kit_draw(&k, 0, 0, UINT64_MAX)), TD_REJECTED);
+    assert_int_equal(kit_put(&k, kit_draw(&k, 0, 0, 5)), TD_ACCEPTED);
+    assert_int_equal(kit_put(&k, kit_draw(&k, 0, 5, UINT64_MAX)), TD_REJECTED);
+    assert_int_equal(kit_put(&k, kit_draw(&k, 0, 5, TD_OPEN_MAX)), TD_ACCEPTED);
+    assert_int_equal(kit_put(&k, kit_draw(&k, 0, TD_OPEN_MAX, TD_OPEN_MAX + 1)), TD_REJECTED);
+    assert_non_null(strstr(k.why, "opens more than"));
+    kit_fini(&k);
 }
 
 // A rejected body has no effect but on the chain.
@@ -717,6 +741,7 @@ static void test_apply_rows_job(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_apply_rows),
+        cmocka_unit_test(test_apply_draw_is_bounded),
         cmocka_unit_test(test_apply_rejected_changes_nothing),
         cmocka_unit_test(test_apply_header_rules),
         cmocka_unit_test(test_apply_rows_job),

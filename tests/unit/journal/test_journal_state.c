@@ -193,6 +193,94 @@ static void test_state_init_adopts(void **unused) {
     kit_fini(&n);
 }
 
+// Changes that make a job's state contradict itself: readers stop instead of acting on it.
+enum { WRONG_COUNT = 13 };
+
+static void make_wrong(Tandem__Journal__JobState *m, int which) {
+    Tandem__Journal__RoundState *last = m->rounds[m->n_rounds - 1];
+    switch (which) {
+    case 0:
+        m->gangs[0]->spec->n_members = 0;
+        break;
+    case 1:
+        m->n_kept = 0;
+        break;
+    case 2:
+        m->sealed++;
+        break;
+    case 3:
+        m->n_rounds--;
+        break;
+    case 4:
+        m->n_rounds = 0;
+        break;
+    case 5:
+        last->commit = NULL;
+        break;
+    case 6:
+        last->commit->version = NULL;
+        break;
+    case 7:
+        last->commit->n_roles = 0;
+        break;
+    case 8:
+        last->round++;
+        break;
+    case 9:
+        m->head->step = 1;
+        break;
+    case 10:
+        m->has_head = false;
+        break;
+    case 11:
+        m->cursor_index = KIT_ROWS;
+        break;
+    default:
+        m->kept[0]->version->step = 0; // below the rounds that are held
+        break;
+    }
+}
+
+static void test_state_init_refuses_contradictions(void **unused) {
+    (void)unused;
+    for (int which = -1; which < WRONG_COUNT; which++) {
+        struct kit k, n;
+        kit_init(&k);
+        kit_init(&n);
+        kit_go(&k, KIT_STEP3);
+        struct td_buf whole = {0};
+        td_journal_snapshot(&k.state, &whole);
+        Tandem__Journal__JournalState *m =
+            tandem__journal__journal_state__unpack(NULL, whole.len, whole.data);
+        Tandem__Journal__JobState job = *m->jobs[0], *jobs[] = {&job};
+        Tandem__Journal__RoundState last = *job.rounds[job.n_rounds - 1];
+        Tandem__Journal__Commit of_last = *last.commit;
+        Tandem__Journal__GangSpec spec = *job.gangs[0]->spec;
+        Tandem__Journal__RoundState *old_last = job.rounds[job.n_rounds - 1];
+        Tandem__Journal__GangSpec *old_spec = job.gangs[0]->spec;
+        last.commit = &of_last;
+        job.rounds[job.n_rounds - 1] = &last;
+        job.gangs[0]->spec = &spec;
+        if (which >= 0) {
+            make_wrong(&job, which);
+        }
+        td_record *r = kit_init_record(&n, 0x2E, 42);
+        r->init->n_adopted = 1;
+        r->init->adopted = jobs;
+        enum td_verdict verdict = kit_put_raw(&n, r);
+        if (verdict != (which < 0 ? TD_ACCEPTED : TD_DAMAGED)) {
+            print_error("contradiction %d: verdict %d\n", which, (int)verdict);
+            fail();
+        }
+        m->jobs[0]->rounds[m->jobs[0]->n_rounds - 1] = old_last;
+        m->jobs[0]->gangs[0]->spec = old_spec;
+        tandem__journal__journal_state__free_unpacked(m, NULL);
+        td_buf_fini(&whole);
+        kit_fini(&k);
+        kit_fini(&n);
+    }
+}
+
 static void test_record_decode_refuses(void **unused) {
     (void)unused;
     struct kit k;
@@ -259,6 +347,34 @@ static void test_follower_catches_up(void **unused) {
     }
     td_follower_end(&f, (int64_t)k.log_count);
     assert_true(td_follower_ready(&f));
+    td_follower_fini(&f);
+    kit_fini(&k);
+}
+
+// The same gap again after a reset: the log lacks the record, and reading once more would not end.
+static void test_follower_stops_at_a_gap_read_twice(void **unused) {
+    (void)unused;
+    struct kit k;
+    kit_init(&k);
+    kit_go(&k, KIT_STARTED);
+    struct td_follower f;
+    td_follower_init(&f);
+    for (int round = 0; round < 2; round++) {
+        td_follower_start(&f, 0);
+        feed(&f, &k, 0, NULL);
+        assert_int_equal(feed(&f, &k, 2, NULL), round == 0 ? TD_WANT_RESET : TD_WANT_STOP);
+    }
+    assert_non_null(strstr(f.cause, "records 1 to 1 were not read"));
+    td_follower_fini(&f);
+    td_follower_init(&f);
+    for (int round = 0; round < 4; round++) { // healed in between, so it is another one
+        td_follower_start(&f, 0);
+        feed(&f, &k, 0, NULL);
+        if (round % 2 == 1) {
+            feed(&f, &k, 1, NULL);
+        }
+        assert_int_equal(feed(&f, &k, 2, NULL), round % 2 == 1 ? TD_WANT_NOTHING : TD_WANT_RESET);
+    }
     td_follower_fini(&f);
     kit_fini(&k);
 }
@@ -404,8 +520,10 @@ int main(void) {
         cmocka_unit_test(test_state_interrupted_is_no_trim_point),
         cmocka_unit_test(test_state_start_without_base_is_damage),
         cmocka_unit_test(test_state_init_adopts),
+        cmocka_unit_test(test_state_init_refuses_contradictions),
         cmocka_unit_test(test_record_decode_refuses),
         cmocka_unit_test(test_follower_catches_up),
+        cmocka_unit_test(test_follower_stops_at_a_gap_read_twice),
         cmocka_unit_test(test_follower_stops_at_damage),
         cmocka_unit_test(test_state_random_readers_agree),
     };
