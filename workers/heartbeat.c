@@ -2,6 +2,7 @@
 #include "workers/heartbeat.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ struct td_heartbeat {
     bool stop;
     int64_t grace_ms;
     const char *socket_path;
+    int listener;
     // Written by the command thread, read by the heartbeat thread.
     _Atomic int64_t alone_since_ms; // 0: a controller is attached
     atomic_int doing;
@@ -51,6 +53,12 @@ static void beat(struct td_heartbeat *h) {
     }
 }
 
+// A controller that connects while the command thread is busy is attached when that is done.
+static bool somebody_waits(const struct td_heartbeat *h) {
+    struct pollfd p = {.fd = h->listener, .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
+}
+
 static void *beat_loop(void *arg) {
     struct td_heartbeat *h = arg;
     pthread_mutex_lock(&h->lock);
@@ -59,7 +67,7 @@ static void *beat_loop(void *arg) {
             beat(h);
         }
         int64_t alone = atomic_load(&h->alone_since_ms);
-        if (alone && td_clock_ms() - alone > h->grace_ms) {
+        if (alone && td_clock_ms() - alone > h->grace_ms && !somebody_waits(h)) {
             td_trace_warn("no controller came back", "grace_ms=%lld", (long long)h->grace_ms);
             unlink(h->socket_path);
             _exit(0);
@@ -74,10 +82,11 @@ static void *beat_loop(void *arg) {
     return NULL;
 }
 
-struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_path) {
+struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_path, int listener) {
     struct td_heartbeat *h = td_alloc(sizeof *h);
     h->grace_ms = grace_ms;
     h->socket_path = socket_path;
+    h->listener = listener;
     atomic_store(&h->alone_since_ms, td_clock_ms());
     atomic_store(&h->doing_since_ms, td_clock_ms());
     pthread_mutex_init(&h->lock, NULL);

@@ -29,8 +29,9 @@ enum td_doing {
 struct td_heartbeat;
 
 // grace_ms: how long to live without a controller; then the socket is removed and the process
-// exits. socket_path is borrowed for good. Starts the thread.
-struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_path);
+// exits, unless somebody waits at the listener for the command thread to be free. socket_path is
+// borrowed for good, listener until stopped. Starts the thread.
+struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_path, int listener);
 void td_heartbeat_stop(struct td_heartbeat *h); // joins; accepts NULL
 
 // Command thread: a controller came (conn borrowed until the next call) or went (NULL).

@@ -34,6 +34,10 @@ enum td_rc td_seat_setup(struct td_worker *w, const Tandem__Worker__Setup *m, st
                    : td_fail(err, TD_ECONFLICT, "this worker has the seat %s of job %llx", w->role,
                              (unsigned long long)w->job);
     }
+    if (m->job != w->attached_job) {
+        return td_fail(err, TD_ECONFLICT, "Setup for job %llx, the controller attached for %llx",
+                       (unsigned long long)m->job, (unsigned long long)w->attached_job);
+    }
     if (strcmp(m->role, "actor") != 0 && strcmp(m->role, "rollout") != 0) {
         return td_fail(err, TD_EUNSUPPORTED, "role \"%.40s\"; there are actor and rollout",
                        m->role);

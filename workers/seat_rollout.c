@@ -29,6 +29,10 @@ enum td_rc td_rollout_seat_new(struct td_worker *w, const Tandem__Worker__Setup 
         }
         memcpy(s->allowed, m->allowed_ids.data, n);
     }
+    if (m->n_stop_ids > TD_STOP_IDS_MAX) {
+        return td_fail(err, TD_ELIMIT, "%zu end-of-text tokens, at most %d", m->n_stop_ids,
+                       TD_STOP_IDS_MAX);
+    }
     s->stop_count = (int32_t)m->n_stop_ids;
     s->stop_ids = td_memdup(m->stop_ids, m->n_stop_ids * sizeof *s->stop_ids);
     struct td_generate_config g;
@@ -195,6 +199,7 @@ enum td_rc td_rollout_seat_handle(struct td_worker *w, const td_frame *f, const 
 void td_rollout_seat_status(struct td_worker *w, struct td_reply *r) {
     struct td_rollout_seat *s = &w->rollout;
     r->status.generated_tokens = td_generator_tokens(s->generator);
+    r->status.open_sequences = (uint32_t)td_generator_open_count(s->generator);
     if (s->current) {
         tandem__worker__version__init(&r->version);
         r->version.lineage = s->current->map.lineage;
@@ -231,17 +236,22 @@ enum td_rc td_rollout_seat_turn(struct td_worker *w, bool *busy, struct td_err *
         return rc;
     }
     struct td_generated done;
+    bool some = *busy;
     while (w->conn && td_generator_next(g, &done)) {
         struct td_err lost;
         if (send_generated(w, &done, &lost) != TD_OK) {
             return TD_OK; // the controller is gone: the next frame tells, its sequences are closed
         }
+        some = true;
         rc = td_generator_close(g, done.sequence, err);
         if (rc != TD_OK) {
             return rc;
         }
     }
-    td_heartbeat_doing(w->heartbeat, *busy ? TD_DOING_GENERATE : TD_DOING_NOTHING);
-    td_heartbeat_progress(w->heartbeat, td_generator_tokens(g), 0);
+    if (some) {
+        td_heartbeat_doing(w->heartbeat, *busy ? TD_DOING_GENERATE : TD_DOING_NOTHING);
+        td_heartbeat_progress(w->heartbeat, td_generator_tokens(g),
+                              (uint32_t)td_generator_open_count(g));
+    }
     return TD_OK;
 }

@@ -156,6 +156,10 @@ static void reply_stepped(struct td_reply *r, uint32_t k, int64_t started_ns) {
 static enum td_rc on_ring(struct td_worker *w, const Tandem__Worker__Ring *m, struct td_reply *r,
                           struct td_err *err) {
     struct td_train_seat *s = &w->train;
+    enum td_rc allowed = td_trainer_may_load(s->trainer, m->generation, err);
+    if (allowed != TD_OK) {
+        return allowed; // a ring is made before its generation is loaded
+    }
     td_trainer_set_comm(s->trainer, NULL);
     td_comm_free(s->comm);
     s->comm = NULL;
@@ -189,15 +193,17 @@ static enum td_rc on_load(struct td_worker *w, const Tandem__Worker__Load *m, st
                           struct td_err *err) {
     struct td_train_seat *s = &w->train;
     bool initial = m->folder[0] == 0;
-    if (initial) {
-        enum td_rc rc = fill_initial(w, err);
-        if (rc != TD_OK) {
-            return rc;
-        }
+    enum td_rc rc = td_trainer_may_load(s->trainer, m->generation, err);
+    if (rc != TD_OK) {
+        return rc; // before anything is overwritten
     }
-    enum td_rc rc =
-        td_trainer_load(s->trainer, m->generation, m->lineage, initial ? NULL : m->folder, err);
+    s->finished = false;
     s->round.count = 0;
+    rc = initial ? fill_initial(w, err) : TD_OK;
+    if (rc == TD_OK) {
+        rc =
+            td_trainer_load(s->trainer, m->generation, m->lineage, initial ? NULL : m->folder, err);
+    }
     return rc == TD_OK ? reach_version(w, -1, 0, r, err) : rc;
 }
 
@@ -222,10 +228,10 @@ static enum td_rc on_prep(struct td_worker *w, const Tandem__Worker__Prep *m, in
 static enum td_rc on_step(struct td_worker *w, const Tandem__Worker__Step *m, struct td_reply *r,
                           struct td_err *err) {
     int64_t started = td_clock_ns();
-    w->train.finished = false;
     struct td_round_key key = key_of(m->key);
     enum td_rc rc = td_trainer_step(w->train.trainer, &key, m->k,
                                     td_clock_ms() + (int64_t)m->deadline_ms, &r->metrics, err);
+    w->train.finished = w->train.finished && rc == TD_ECONFLICT; // refused: all is as it was
     if (rc == TD_OK) {
         fold_into(&w->train.steps, &r->metrics);
         reply_stepped(r, m->k, started);
@@ -259,6 +265,18 @@ static enum td_rc on_snapshot(struct td_worker *w, const Tandem__Worker__Snapsho
 static enum td_rc on_save(struct td_worker *w, const Tandem__Worker__Save *m, struct td_reply *r,
                           struct td_err *err) {
     int count = 0;
+    struct td_train_status st;
+    td_trainer_status(w->train.trainer, &st);
+    if (!w->train.finished || st.generation != m->generation ||
+        w->train.state_digest != m->state_digest) {
+        return td_fail(err, TD_ECONFLICT,
+                       "Save of state %016llx of generation %llu; this worker holds %s%016llx of "
+                       "%llu",
+                       (unsigned long long)m->state_digest, (unsigned long long)m->generation,
+                       w->train.finished ? "" : "no version since ",
+                       (unsigned long long)w->train.state_digest,
+                       (unsigned long long)st.generation);
+    }
     enum td_rc rc;
     if (m->user) {
         rc = td_trainer_export(w->train.trainer, m->folder, m->source_dir,

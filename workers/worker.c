@@ -65,16 +65,22 @@ static void send_error(struct td_ipc_conn *conn, uint64_t reply_to, const struct
     frame.error = &body;
     struct td_err err;
     if (td_ipc_send(conn, &frame, NULL, 0, &err) != TD_OK) {
-        td_trace_warn("error not sent", "cause=\"%s\"", err.msg);
+        td_trace_info("error not sent", "cause=\"%s\"", err.msg);
     }
 }
 
+// Its sequences go with it: another one would not know them.
 static void drop_controller(struct td_worker *w, const char *cause) {
-    td_trace_info("controller gone", "cause=\"%s\"", cause);
-    td_heartbeat_attach(w->heartbeat, NULL);
+    td_trace_info("controller gone", "attached=%d cause=\"%s\"", (int)w->attached, cause);
+    if (w->attached) {
+        td_heartbeat_attach(w->heartbeat, NULL);
+    }
+    if (w->rollout.generator) {
+        td_generator_close_all(w->rollout.generator);
+    }
     td_ipc_conn_free(w->conn);
     w->conn = NULL;
-    w->controller = 0;
+    w->attached = false;
 }
 
 static enum td_rc check_attach(struct td_worker *w, const Tandem__Worker__Attach *m,
@@ -87,7 +93,9 @@ static enum td_rc check_attach(struct td_worker *w, const Tandem__Worker__Attach
         return td_fail(err, TD_ECONFLICT, "worker belongs to job %llx, not %llx",
                        (unsigned long long)w->job, (unsigned long long)m->job);
     }
-    w->controller = m->controller;
+    w->attached = true;
+    w->attached_job = m->job;
+    td_heartbeat_attach(w->heartbeat, w->conn);
     if (w->rollout.generator) {
         td_generator_close_all(w->rollout.generator);
     }
@@ -108,7 +116,7 @@ static enum td_rc handle(struct td_worker *w, const td_frame *f, const int *fds,
         td_reply_done(r);
         return TD_OK;
     }
-    if (!w->controller) {
+    if (!w->attached) {
         return td_fail(err, TD_ECONFLICT, "the first frame must be Attach");
     }
     if (f->body_case == TANDEM__WORKER__FRAME__BODY_SETUP) {
@@ -137,7 +145,8 @@ static void serve_frame(struct td_worker *w, td_frame *f, int *fds) {
     } else {
         r.frame.reply_to = f->seq;
         if (td_ipc_send(w->conn, &r.frame, &r.fd, r.fd >= 0, &err) != TD_OK) {
-            td_trace_info("reply not sent", "cause=\"%s\"", err.msg); // recv sees the end
+            td_trace_info("reply not sent", "cause=\"%s\"", err.msg);
+            send_error(w->conn, f->seq, &err); // when the connection is over, recv tells
         }
     }
     if (r.close_fd) {
@@ -160,31 +169,42 @@ static void serve_frames(struct td_worker *w) {
             return;
         }
         int nfds = (int)f->fds;
+        bool attach = f->body_case == TANDEM__WORKER__FRAME__BODY_ATTACH;
         serve_frame(w, f, fds);
         for (int i = 0; i < nfds; i++) {
             close(fds[i]);
         }
         td_frame_free(f);
+        if (attach && !w->attached) {
+            drop_controller(w, "it may not attach");
+        }
     }
 }
 
 static void accept_controller(struct td_worker *w) {
     struct td_ipc_conn *conn = NULL;
     struct td_err err;
-    if (td_ipc_accept(w->listener, &conn, &err) != TD_OK) {
+    enum td_rc rc = td_ipc_accept(w->listener, &conn, &err);
+    if (rc != TD_OK) {
+        if (rc != TD_ETIMEOUT) { // out of descriptors: the connection goes on waiting
+            td_trace_warn("connection not accepted", "cause=\"%s\"", err.msg);
+            poll(NULL, 0, POLL_MS);
+        }
         return;
     }
     if (w->conn) {
         serve_frames(w); // perhaps the old one has ended meanwhile
     }
-    if (w->conn) {
+    if (w->conn && w->attached) {
         (void)td_fail(&err, TD_ECONFLICT, "this worker serves another controller");
         send_error(conn, 0, &err);
         td_ipc_conn_free(conn);
         return;
     }
+    if (w->conn) {
+        drop_controller(w, "it did not attach before another one came");
+    }
     w->conn = conn;
-    td_heartbeat_attach(w->heartbeat, conn);
 }
 
 static void wait_for_work(struct td_worker *w, bool busy) {
@@ -215,7 +235,7 @@ static void command_loop(struct td_worker *w) {
     while (!w->stopping && !stop_flag) {
         wait_for_work(w, busy);
         busy = false;
-        if (w->rollout.generator && w->conn) {
+        if (w->rollout.generator && w->attached) {
             struct td_err err = {0};
             if (td_rollout_seat_turn(w, &busy, &err) != TD_OK) {
                 td_trace_error("generation failed", "cause=\"%s\"", err.msg);
@@ -257,7 +277,7 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     if (rc != TD_OK) {
         return rc;
     }
-    w.heartbeat = td_heartbeat_start(config->grace_ms, config->socket_path);
+    w.heartbeat = td_heartbeat_start(config->grace_ms, config->socket_path, w.listener);
     command_loop(&w);
     flush_out(&w);
     td_heartbeat_stop(w.heartbeat);

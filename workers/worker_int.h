@@ -53,8 +53,9 @@ struct td_worker {
     uint64_t id; // random per process
     const struct td_worker_config *config;
     int listener;
-    struct td_ipc_conn *conn; // NULL: no controller
-    uint64_t controller;
+    struct td_ipc_conn *conn; // NULL: nobody is connected
+    bool attached;            // conn is that of this worker's controller
+    uint64_t attached_job;    // as it said
     struct td_heartbeat *heartbeat;
     bool stopping;
     // after Setup
@@ -106,6 +107,7 @@ enum td_rc td_train_seat_new(struct td_worker *w, const Tandem__Worker__Setup *m
                              struct td_err *err) TD_MUST_CHECK;
 void td_train_seat_init(struct td_train_seat *s);
 void td_train_seat_fini(struct td_train_seat *s);
+// All that changes train state is refused unless it is for the right generation, round and version.
 // Ring, Load, Prep, Step, Finish, Snapshot, Save, Digest. fds[0]: the batch of Prep.
 enum td_rc td_train_seat_handle(struct td_worker *w, const td_frame *frame, const int *fds,
                                 struct td_reply *reply, struct td_err *err) TD_MUST_CHECK;

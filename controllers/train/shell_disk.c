@@ -21,7 +21,7 @@ struct job {
     struct td_train_shell *shell;
     enum td_rc rc;
     struct td_err err;
-    uint64_t seq, wanted, id, digest;
+    uint64_t seq, wanted, id, digest, generation;
     uint32_t worker;
     bool user, whole;
     char *folder; // path
@@ -196,7 +196,10 @@ static void done_clear(void *user) {
         done_save(j);
         return;
     }
+    // The worker may have been replaced meanwhile: it saves what is meant or nothing.
     Tandem__Worker__Save m = TANDEM__WORKER__SAVE__INIT;
+    m.generation = j->generation;
+    m.state_digest = j->checkpoint->state_digest;
     m.folder = j->folder;
     m.user = j->user;
     m.source_dir = (char *)s->config.data->spec->model.path;
@@ -211,6 +214,7 @@ void td_train_shell_save(struct td_train_shell *s, const struct td_trainc_effect
     struct job *j = new_job(s);
     j->seq = x->seq;
     j->worker = x->worker;
+    j->generation = x->generation;
     j->user = x->user;
     j->folder = td_asprintf("%s/%s", x->user ? s->config.save_dir : s->checkpoint_dir, x->text);
     j->checkpoint = td_proto_dup(x->checkpoint);

@@ -378,6 +378,10 @@ bool td_generator_next(struct td_generator *g, struct td_generated *out) {
     return true;
 }
 
+int32_t td_generator_open_count(const struct td_generator *g) {
+    return g->open_count;
+}
+
 uint64_t td_generator_tokens(const struct td_generator *g) {
     return g->generated;
 }

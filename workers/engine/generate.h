@@ -78,6 +78,7 @@ bool td_generator_next(struct td_generator *g, struct td_generated *out);
 enum td_rc td_generator_score(struct td_generator *g, const int32_t *ids, int32_t n,
                               double temperature, double *logp, struct td_err *err) TD_MUST_CHECK;
 uint64_t td_generator_tokens(const struct td_generator *g); // generated so far
+int32_t td_generator_open_count(const struct td_generator *g);
 
 struct td_generator_counters {
     uint64_t steps; // with a forward

@@ -49,6 +49,10 @@ struct td_train_status {
 };
 void td_trainer_status(const struct td_trainer *t, struct td_train_status *out);
 
+// Whether td_trainer_load would take this generation: TD_ECONFLICT when it is lower than or equal
+// to one that was loaded, or 0.
+enum td_rc td_trainer_may_load(const struct td_trainer *t, uint64_t generation,
+                               struct td_err *err) TD_MUST_CHECK;
 // Loads a base under a generation. dir NULL: the initial state (weights given by td_trainer_weights
 // are already loaded or random; optimizer zero). Else a recovery checkpoint folder written by
 // td_trainer_save. Refuses a generation lower than or equal to the loaded one (TD_ECONFLICT).

@@ -171,12 +171,21 @@ static void reset_optimizer(struct td_trainer *t) {
     t->status.step = t->status.optimizer_steps = 0;
 }
 
-enum td_rc td_trainer_load(struct td_trainer *t, uint64_t generation, uint64_t lineage,
-                           const char *dir, struct td_err *err) {
+enum td_rc td_trainer_may_load(const struct td_trainer *t, uint64_t generation,
+                               struct td_err *err) {
     if (generation < t->generation_max || generation == 0 || generation == t->status.generation) {
         return td_fail(err, TD_ECONFLICT,
                        "generation %" PRIu64 " is not above the loaded one (%" PRIu64 ")",
                        generation, t->generation_max);
+    }
+    return TD_OK;
+}
+
+enum td_rc td_trainer_load(struct td_trainer *t, uint64_t generation, uint64_t lineage,
+                           const char *dir, struct td_err *err) {
+    enum td_rc allowed = td_trainer_may_load(t, generation, err);
+    if (allowed != TD_OK) {
+        return allowed;
     }
     td_trainer_drop(t);
     t->generation_max = generation;
