@@ -169,6 +169,9 @@ void td_co_place(struct td_coordinator *c);
 void td_co_adopt(struct td_coordinator *c, const struct td_member *m);
 void td_co_scores(struct td_coordinator *c, const struct td_member *m);
 void td_co_drop_units(struct td_job *job);
+// Says why not all groups of the next round have arrived: found of them have.
+void td_co_wait_for_groups(struct td_coordinator *c, struct td_job *job,
+                           const struct td_job_state *j, size_t found);
 // Is the validation of the head due, and not done? Also prepares it.
 bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
 // Nothing more comes to the head step: no validation is due or it is done.

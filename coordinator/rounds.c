@@ -286,8 +286,7 @@ static bool seal_groups(struct td_coordinator *c, struct td_job *job,
     bool put = found == n && put_seal(c, j, (td_entry **)entries, n, NULL);
     td_free(entries);
     if (!put) {
-        td_co_wait(c, job, TD_WAIT_GROUPS, 0, "%zu of %zu groups arrived, %zu units are leased",
-                   found, n, job->unit_count);
+        td_co_wait_for_groups(c, job, j, found);
     }
     return put;
 }

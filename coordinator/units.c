@@ -365,6 +365,39 @@ static bool scanned(const struct td_coordinator *c, const struct td_job_state *j
     return m && m->report->train->job == j->job->job && m->report->train->scanned;
 }
 
+static const char *unit_waits_for(const struct td_coordinator *c, const struct td_unit *u) {
+    const struct td_member *m = td_co_member(c, u->member);
+    const Tandem__Sync__RolloutReport *r = m && m->report ? m->report->rollout : NULL;
+    for (size_t i = 0; r && i < r->n_units; i++) {
+        const Tandem__Sync__Attempt *a = r->units[i]->attempt;
+        if (a && a->term == u->term && a->n == u->n) {
+            return r->units[i]->waits_for;
+        }
+    }
+    return "its report";
+}
+
+void td_co_wait_for_groups(struct td_coordinator *c, struct td_job *job,
+                           const struct td_job_state *j, size_t found) {
+    const struct td_member *trainer = td_co_trainer(c, j);
+    size_t n = job->plan.train_batch_size;
+    if (!trainer) {
+        td_co_wait(c, job, TD_WAIT_TRAINER, 0, "the train member to report");
+    } else if (!scanned(c, j)) {
+        td_co_wait(c, job, TD_WAIT_SCAN, trainer->id, "the rollout log to be read: %s",
+                   trainer->report->train->waits_for);
+    } else if (job->unit_count == 0) {
+        td_co_wait(c, job, TD_WAIT_ROLLOUT, 0,
+                   "%zu of %zu groups arrived; a rollout member with room and the weights of step "
+                   "%llu",
+                   found, n, (unsigned long long)j->head.step);
+    } else {
+        td_co_wait(c, job, TD_WAIT_GROUPS, job->units[0].member,
+                   "%zu of %zu groups arrived, %zu units are leased: %s", found, n, job->unit_count,
+                   unit_waits_for(c, &job->units[0]));
+    }
+}
+
 void td_co_place(struct td_coordinator *c) {
     for (size_t i = 0; i < c->job_count; i++) {
         struct td_job *job = c->jobs[i];

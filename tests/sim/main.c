@@ -5,21 +5,23 @@
 #include <string.h>
 
 #include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "tests/sim/plant.h"
 #include "tests/sim/sim.h"
 
 struct options {
     uint64_t first, schedules, rounds;
     double seconds;
-    bool trace, stats;
+    bool trace, stats, twice;
     const char *plant, *focus, *expect;
 };
 
 static int usage(void) {
-    fputs("usage: sim [--seed N [--trace]] [--first N] [--schedules K] [--seconds S] [--rounds R]\n"
-          "           [--plant NAME[,NAME]] [--focus NAME] [--expect violation] [--stats]\n"
-          "           [--list-plants]\n",
-          stderr);
+    fputs(
+        "usage: sim [--seed N [--trace]] [--first N] [--schedules K] [--seconds S] [--rounds R]\n"
+        "           [--plant NAME[,NAME]] [--focus NAME] [--expect violation] [--stats] [--twice]\n"
+        "           [--list-plants]\n",
+        stderr);
     return 2;
 }
 
@@ -31,6 +33,8 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->trace = true;
         } else if (strcmp(name, "--stats") == 0) {
             o->stats = true;
+        } else if (strcmp(name, "--twice") == 0) {
+            o->twice = true;
         } else if (!value) {
             return false;
         } else if (strcmp(name, "--seed") == 0) {
@@ -53,7 +57,8 @@ static bool parse(int argc, char **argv, struct options *o) {
         } else {
             return false;
         }
-        i += strcmp(name, "--trace") != 0 && strcmp(name, "--stats") != 0;
+        i += strcmp(name, "--trace") != 0 && strcmp(name, "--stats") != 0 &&
+             strcmp(name, "--twice") != 0;
     }
     if (o->schedules == UINT64_MAX && o->seconds <= 0) {
         o->schedules = 100;
@@ -64,6 +69,7 @@ static bool parse(int argc, char **argv, struct options *o) {
 struct totals {
     uint64_t schedules, events, violations, first_bad, records, virtual_ms;
     uint64_t kinds[16];
+    uint64_t digest; // of all that happened
     char what[512];
 };
 
@@ -78,6 +84,7 @@ static void run_one(struct sim *s, const struct options *o, uint64_t seed, struc
     for (int i = 0; i < 16; i++) {
         t->kinds[i] += s->accepted_by_kind[i];
     }
+    t->digest = td_hash_u64(td_hash_u64(t->digest, td_journal_digest(&s->truth)), s->events);
     if (!ok) {
         if (!t->violations) {
             t->first_bad = seed;
@@ -89,6 +96,17 @@ static void run_one(struct sim *s, const struct options *o, uint64_t seed, struc
         }
     }
     sim_fini(s);
+}
+
+// The same seed gives the same events and the same journal.
+static void check_repeat(struct sim *s, const struct options *o, uint64_t seed, struct totals *t) {
+    struct totals one = {0}, two = {0};
+    run_one(s, o, seed, &one);
+    run_one(s, o, seed, &two);
+    if (one.digest != two.digest) {
+        t->first_bad = t->violations++ ? t->first_bad : seed;
+        snprintf(t->what, sizeof t->what, "the same seed gave another course of events");
+    }
 }
 
 static void print_stats(const struct totals *t) {
@@ -112,15 +130,19 @@ int main(int argc, char **argv) {
         return usage();
     }
     struct totals t = {0};
-    static struct sim s; // large; one at a time
+    struct sim *s = td_alloc(sizeof *s); // large; one at a time
     int64_t start = td_clock_ns();
     double elapsed = 0;
     bool stop = false;
     for (uint64_t seed = o.first; !stop && t.schedules < o.schedules; seed++) {
-        run_one(&s, &o, seed, &t);
+        run_one(s, &o, seed, &t);
+        if (o.twice) {
+            check_repeat(s, &o, seed, &t);
+        }
         elapsed = (double)(td_clock_ns() - start) * 1e-9;
         stop = (o.seconds > 0 && elapsed >= o.seconds) || (t.violations && !o.stats);
     }
+    td_free(s);
     printf("%" PRIu64 " schedules of %" PRIu64 " rounds from seed %" PRIu64 ", %" PRIu64
            " events, %.1f s, %.1f schedules/s\n",
            t.schedules, o.rounds, o.first, t.events, elapsed, (double)t.schedules / elapsed);
