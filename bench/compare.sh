@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# compare.sh FOLDER: train, scoring and decode speed of a model folder, ours and PyTorch's, in one run.
+# Each case runs on both sides in turn, several rounds, once other processes leave the machine alone;
+# the best of each side counts. Prints a table and appends it to results.md beside this script.
+#   BUILD=build/release  PYTHON=python3 (with torch and transformers)  ROUNDS=3  THREADS=2
+#   QUIET_S=30: how long to wait for a quiet moment before each measurement, at most
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=${BUILD:-$here/../build/release} python=${PYTHON:-python3} rounds=${ROUNDS:-3}
+threads=${THREADS:-2} quiet_s=${QUIET_S:-30}
+
+fail() { printf 'compare.sh: %s\n' "$*" >&2; exit 2; }
+[ $# = 1 ] && [ -f "$1/config.json" ] || fail "usage: compare.sh FOLDER (with config.json)"
+folder=$1
+for program in bench_train bench_decode; do
+  [ -x "$build/bin/$program" ] || fail "no $build/bin/$program: build it, or set BUILD"
+done
+"$python" -c 'import torch, transformers' 2>/dev/null ||
+  fail "$python has no torch and transformers: set PYTHON to one that has"
+
+# Rows of the long case stay within the model's positions.
+long=$("$python" -c 'import json, sys; print(min(128, json.load(open(sys.argv[1])).get("max_position_embeddings", 128)))' \
+  "$folder/config.json")
+cases=("train sft=1 rows=128 length=8" "train sft=0 rows=512 length=8" "train sft=0 rows=64 length=$long"
+  "decode sequences=64 prompt=6 new=12" "decode sequences=512 prompt=6 new=12")
+
+# Share of the processors that did nothing in the last 0.2 s, in percent.
+idle_percent() {
+  local a b
+  read -ra a </proc/stat; sleep 0.2; read -ra b </proc/stat
+  local idle=$((b[4] - a[4])) all=0 i
+  for i in 1 2 3 4 5 6 7 8; do all=$((all + b[i] - a[i])); done
+  echo $((all ? 100 * idle / all : 100))
+}
+
+wait_quiet() {
+  local end=$((SECONDS + quiet_s))
+  while [ "$SECONDS" -lt "$end" ] && [ "$(idle_percent)" -lt 85 ]; do :; done
+}
+
+rows=$(mktemp)
+trap 'rm -f "$rows"' EXIT
+for ((round = 1; round <= rounds; round++)); do
+  for case in "${cases[@]}"; do
+    read -ra words <<<"$case"
+    wait_quiet
+    printf 'ours\t%s\t%s\n' "$case" \
+      "$("$build/bin/bench_${words[0]}" "$folder" "${words[@]:1}" threads="$threads")" >>"$rows"
+    wait_quiet
+    printf 'torch\t%s\t%s\n' "$case" \
+      "$("$python" -W ignore "$here/torch_peer.py" "$folder" --threads "$threads" "$case")" >>"$rows"
+    printf 'round %d of %d: %s\n' "$round" "$rounds" "$case" >&2
+  done
+done
+
+"$python" "$here/table.py" "$folder" "$threads" <"$rows" | tee -a "$here/results.md"
