@@ -45,7 +45,7 @@ for ((round = 1; round <= rounds; round++)); do
     read -ra words <<<"$case"
     wait_quiet
     printf 'ours\t%s\t%s\n' "$case" \
-      "$("$build/bin/bench_${words[0]}" "$folder" "${words[@]:1}" threads="$threads")" >>"$rows"
+      "$("$build/bin/bench_${words[0]}" "$folder" "${words[@]:1}" threads="$threads" repeat=20)" >>"$rows"
     wait_quiet
     printf 'torch\t%s\t%s\n' "$case" \
       "$("$python" -W ignore "$here/torch_peer.py" "$folder" --threads "$threads" "$case")" >>"$rows"
