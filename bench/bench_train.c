@@ -4,14 +4,15 @@
 //
 //   bench_train FOLDER [sft=0] [rows=512] [length=8] [micro=8192] [threads=2] [repeat=5]
 //
-// Row i has length − i % 4 tokens; the second half of each is trained. bench/torch_peer.py makes
-// the same rows.
+// One thread is measured in its own processor time, which a crowded machine bends little; several
+// in wall time. Row i has length − i % 4 tokens; the second half of each is trained.
+// bench/torch_peer.py makes the same rows.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "workers/engine/train.h"
 
@@ -130,10 +131,16 @@ static enum td_rc make_batch(struct bench *b, struct td_err *err) {
     return rc;
 }
 
-static double since(int64_t *from) {
-    int64_t now = td_clock_ns(), span = now - *from;
+static double seconds_now(const struct bench *b) {
+    struct timespec t;
+    clock_gettime(b->set[THREADS].value == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double since(const struct bench *b, double *from) {
+    double now = seconds_now(b), span = now - *from;
     *from = now;
-    return (double)span * 1e-9;
+    return span;
 }
 
 static enum td_rc run_round(struct bench *b, uint64_t round, struct seconds *out,
@@ -141,18 +148,18 @@ static enum td_rc run_round(struct bench *b, uint64_t round, struct seconds *out
     struct td_round_key key = {.generation = 1, .ref_offset = round, .ref_crc = 1};
     struct td_metrics metrics = {0};
     struct td_batch *batch = NULL;
-    int64_t at = td_clock_ns();
+    double at = seconds_now(b);
     enum td_rc rc = td_batch_map(b->batch, &batch, err);
     rc = rc ? rc : td_trainer_prep(b->trainer, &key, batch, &metrics, err);
-    out->prep = since(&at);
+    out->prep = since(b, &at);
     rc = rc ? rc : td_trainer_step(b->trainer, &key, 1, 0, &metrics, err);
-    out->step = since(&at);
+    out->step = since(b, &at);
     rc = rc ? rc : td_trainer_finish(b->trainer, &key, 0, err);
     if (rc == TD_OK) {
         uint64_t weights, state;
         td_trainer_digest(b->trainer, &weights, &state);
     }
-    out->finish = since(&at);
+    out->finish = since(b, &at);
     return rc;
 }
 

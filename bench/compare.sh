@@ -2,12 +2,13 @@
 # compare.sh FOLDER: train, scoring and decode speed of a model folder, ours and PyTorch's, in one run.
 # Each case runs on both sides in turn, several rounds, once other processes leave the machine alone;
 # the best of each side counts. Prints a table and appends it to results.md beside this script.
-#   BUILD=build/release  PYTHON=python3 (with torch and transformers)  ROUNDS=3  THREADS=2
+# One thread is measured in processor time, two in wall time.
+#   BUILD=build/release  PYTHON=python3 (with torch and transformers)  ROUNDS=3  THREADS="1 2"
 #   QUIET_S=30: how long to wait for a quiet moment before each measurement, at most
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=${BUILD:-$here/../build/release} python=${PYTHON:-python3} rounds=${ROUNDS:-3}
-threads=${THREADS:-2} quiet_s=${QUIET_S:-30}
+counts=${THREADS:-1 2} quiet_s=${QUIET_S:-30}
 
 fail() { printf 'compare.sh: %s\n' "$*" >&2; exit 2; }
 [ $# = 1 ] && [ -f "$1/config.json" ] || fail "usage: compare.sh FOLDER (with config.json)"
@@ -40,17 +41,26 @@ wait_quiet() {
 
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
+
+# measure CASE THREADS: both sides once; one thread needs no quiet.
+measure() {
+  local words
+  read -ra words <<<"$1"
+  [ "$2" = 1 ] || wait_quiet
+  printf 'ours\t%s\t%s\t%s\n' "$1" "$2" \
+    "$("$build/bin/bench_${words[0]}" "$folder" "${words[@]:1}" threads="$2" repeat=20)" >>"$rows"
+  [ "$2" = 1 ] || wait_quiet
+  printf 'torch\t%s\t%s\t%s\n' "$1" "$2" \
+    "$("$python" -W ignore "$here/torch_peer.py" "$folder" --threads "$2" "$1")" >>"$rows"
+}
+
 for ((round = 1; round <= rounds; round++)); do
-  for case in "${cases[@]}"; do
-    read -ra words <<<"$case"
-    wait_quiet
-    printf 'ours\t%s\t%s\n' "$case" \
-      "$("$build/bin/bench_${words[0]}" "$folder" "${words[@]:1}" threads="$threads" repeat=20)" >>"$rows"
-    wait_quiet
-    printf 'torch\t%s\t%s\n' "$case" \
-      "$("$python" -W ignore "$here/torch_peer.py" "$folder" --threads "$threads" "$case")" >>"$rows"
-    printf 'round %d of %d: %s\n' "$round" "$rounds" "$case" >&2
+  for threads in $counts; do
+    for case in "${cases[@]}"; do
+      printf 'round %d of %d, %s thread(s): %s\n' "$round" "$rounds" "$threads" "$case" >&2
+      measure "$case" "$threads"
+    done
   done
 done
 
-"$python" "$here/table.py" "$folder" "$threads" <"$rows" | tee -a "$here/results.md"
+"$python" "$here/table.py" "$folder" <"$rows" | tee -a "$here/results.md"
