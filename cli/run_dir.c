@@ -141,6 +141,14 @@ static enum td_rc scan_journal(struct td_loop *loop, struct td_run_dir *d, struc
     return s.rc;
 }
 
+// Said once and before anything is started.
+static enum td_rc check_sockets(const struct td_run_dir *d, struct td_err *err) {
+    char *longest = td_asprintf("%s/workers/rollout-%d.sock", d->path, TD_POOL_WORKERS_MAX - 1);
+    enum td_rc rc = td_ipc_check_path(longest, err);
+    td_free(longest);
+    return rc == TD_OK ? TD_OK : TD_EINVAL;
+}
+
 static enum td_rc open_all(struct td_loop *loop, const struct td_run_dir_opts *opts,
                            struct td_run_dir *d, struct td_err *err) {
     char real[PATH_MAX];
@@ -152,6 +160,10 @@ static enum td_rc open_all(struct td_loop *loop, const struct td_run_dir_opts *o
         return td_fail_errno(err, errno, "tandem.run_dir: %s", opts->path);
     }
     d->path = td_strdup(real);
+    rc = check_sockets(d, err);
+    if (rc != TD_OK) {
+        return rc;
+    }
     rc = td_run_lock(d->path, &d->lock, err);
     if (rc == TD_OK && opts->save_dir) {
         rc = td_make_dirs(opts->save_dir, err);

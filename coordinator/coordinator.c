@@ -95,6 +95,7 @@ static void take(struct td_coordinator *c, const struct td_coordinator_event *e)
         td_co_want(c, td_follower_start(&c->follow, e->offset));
         c->quiet_ms = c->now_ms;
         c->state_base = e->offset;
+        c->caught_up = false;
         break;
     case TD_CO_JOURNAL_RECORD:
         td_co_record(c, e);
@@ -125,22 +126,27 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
     if (c->stopped) {
         return;
     }
-    bool paused = now_ms - c->now_ms >= c->config.takeover_ms;
+    int64_t gap_ms = now_ms - c->now_ms;
+    bool paused = gap_ms >= c->config.takeover_ms;
     c->now_ms = now_ms;
     c->out = out;
+    if (paused) {
+        td_co_paused(c, gap_ms);
+    }
     if (paused && c->follow.started && td_co_leads(c)) {
         td_co_want(c, td_follower_refresh(&c->follow)); // another may lead since
     }
     take(c, event);
     if (!c->stopped && td_follower_ready(&c->follow)) {
         c->ready_ms = c->end_ms;
+        c->caught_up = true;
         td_co_sync_jobs(c);
         td_co_submissions(c);
         td_co_lead_first(c);
         td_co_decide(c);
         td_co_lead_last(c);
     }
-    if (!c->stopped && c->dirty && td_co_leads(c)) {
+    if (!c->stopped && c->dirty && c->caught_up && td_co_leads(c)) {
         td_co_place(c);
         td_co_send_changed_orders(c);
         c->dirty = false;

@@ -32,6 +32,7 @@ struct td_job_plan {
 enum {
     TD_MEMBERS_MAX = 256,
     TD_SUBMITS_MAX = 64,
+    TD_SPEC_BYTES_MAX = 1 << 20, // of a submission
 };
 
 struct td_coordinator_config {
@@ -147,7 +148,7 @@ enum td_wait {
     TD_WAIT_RECORDS,    // lost rollout records of a sealed round to come again
     TD_WAIT_VALIDATION, // EVAL units
     TD_WAIT_SAVE,       // metrics line and the user's checkpoint of the head step
-    TD_WAIT_SPEC,       // a program that understands its spec
+    TD_WAIT_SPEC,       // a program that understands its spec, or a spec that can be done
     TD_WAIT_ENDED,
 };
 

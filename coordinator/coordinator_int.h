@@ -43,6 +43,7 @@ struct td_wait_state {
 struct td_job { // what the leader knows of a job beyond the journal; rebuilt from reports
     uint64_t id;
     bool planned, plan_known; // planned: plan_of was asked
+    const char *plan_wrong;   // why it is not known; a literal
     struct td_job_plan plan;
     bool cancel, announced;
     struct td_group cursor_at_lead; // draws before it may be leased by the leader before
@@ -66,6 +67,8 @@ struct td_coordinator {
     struct td_follower follow;
     int64_t now_ms;
     bool stopped, dirty; // dirty: orders may have changed
+    bool caught_up;      // the log's end was reached since the last start: until then the state is
+                         // an old one, from which nothing is done (rule A2)
 
     bool appending; // an APPEND is not answered yet
     int64_t append_ms;
@@ -122,6 +125,8 @@ bool td_co_alive(const struct td_coordinator *c, const struct td_member *m);
 // Same files: may serve the job.
 bool td_co_fits(const struct td_member *m, const struct td_job_state *j);
 void td_co_forget_reports(struct td_coordinator *c);
+// Nothing was heard because nobody listened for so long (a suspended machine): that is no silence.
+void td_co_paused(struct td_coordinator *c, int64_t gap_ms);
 void td_member_fini(struct td_member *m);
 
 // ---- jobs.c ----
@@ -169,9 +174,10 @@ void td_co_place(struct td_coordinator *c);
 void td_co_adopt(struct td_coordinator *c, const struct td_member *m);
 void td_co_scores(struct td_coordinator *c, const struct td_member *m);
 void td_co_drop_units(struct td_job *job);
-// Says why not all groups of the next round have arrived: found of them have.
-void td_co_wait_for_groups(struct td_coordinator *c, struct td_job *job,
-                           const struct td_job_state *j, size_t found);
+// Says why not all wanted groups of the next round have arrived, or rows of validation are scored:
+// found of them are.
+void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
+                          const struct td_job_state *j, size_t found, size_t wanted);
 // Is the validation of the head due, and not done? Also prepares it.
 bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
 // Nothing more comes to the head step: no validation is due or it is done.

@@ -66,7 +66,8 @@ static const struct td_member *choose(const struct td_coordinator *c,
 static bool put_gang(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j) {
     const struct td_member *m = choose(c, j);
     if (!m) {
-        td_co_wait(c, job, TD_WAIT_TRAINER, 0, "a train member with the job's files and workers");
+        td_co_wait(c, job, TD_WAIT_TRAINER, 0,
+                   "a free train member with the job's files and workers");
         return false;
     }
     td_record record = TANDEM__JOURNAL__RECORD__INIT;
@@ -193,7 +194,8 @@ static bool decide_mismatch(struct td_coordinator *c, struct td_job *job,
     return td_co_end_job(c, j, TANDEM__JOURNAL__OUTCOME__FAILED, cause);
 }
 
-// A13: a sealed record of a committed round cannot be read.
+// A13: a sealed record of a committed round cannot be read. Rows of the data set are lost for good
+// in any round, since nobody can make them again.
 static bool lost_for_good(struct td_coordinator *c, const struct td_job_state *j,
                           const Tandem__Sync__TrainReport *t) {
     const struct td_round_state *r = td_job_round(j, t->missing_round);
@@ -202,9 +204,9 @@ static bool lost_for_good(struct td_coordinator *c, const struct td_job_state *j
     }
     char cause[512];
     snprintf(cause, sizeof cause,
-             "a record of step %llu, which is committed, cannot be read again: %.300s; start again "
-             "from step %llu",
-             (unsigned long long)t->missing_round, t->missing_cause,
+             "a %s of step %llu%s cannot be read again: %.300s; start again from step %llu",
+             j->job->rollout_log ? "record" : "row", (unsigned long long)t->missing_round,
+             t->missing_round <= j->head.step ? ", which is committed," : "", t->missing_cause,
              (unsigned long long)(j->kept_count ? j->kept[j->kept_count - 1]->version->step : 0));
     return td_co_end_job(c, j, TANDEM__JOURNAL__OUTCOME__FAILED, cause);
 }
@@ -224,5 +226,6 @@ bool td_co_decide_trouble(struct td_coordinator *c, struct td_job *job,
     if (t->n_missing == 0 || !j->has_head) {
         return false;
     }
-    return t->missing_round <= j->head.step ? lost_for_good(c, j, t) : td_co_reseal(c, job, j, t);
+    bool for_good = t->missing_round <= j->head.step || j->job->rollout_log == 0;
+    return for_good ? lost_for_good(c, j, t) : td_co_reseal(c, job, j, t);
 }

@@ -45,6 +45,31 @@ static void announce_end(struct td_coordinator *c, struct td_job *job,
     e->cause = td_strdup(j->cause);
 }
 
+// Why no step can be made under such a plan; NULL: it can. Also of jobs that the journal holds: one
+// that was never submitted here must not end in a DRAW and DROP without end.
+static const char *wrong_plan(const struct td_job_plan *plan, uint64_t rows, uint64_t open_max) {
+    if (plan->train_batch_size == 0 || plan->unit_groups == 0) {
+        return "data.train_batch_size and the groups of a unit must be at least 1";
+    }
+    if (plan->train_batch_size > TD_OPEN_MAX) {
+        return "data.train_batch_size is more than a round may have (262144)";
+    }
+    if (rows < plan->train_batch_size) {
+        return "fewer rows than data.train_batch_size";
+    }
+    return open_max < plan->train_batch_size ? "fewer groups may be open than one step needs"
+                                             : NULL;
+}
+
+static void make_plan(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j) {
+    const Tandem__Journal__Job *spec = j->job;
+    job->planned = true;
+    bool known = c->config.plan_of(c->config.user, spec->spec.data, spec->spec.len, &job->plan);
+    job->plan_wrong = known ? wrong_plan(&job->plan, spec->index->rows, j->open_max)
+                            : "its spec is not understood by this program";
+    job->plan_known = job->plan_wrong == NULL;
+}
+
 void td_co_sync_jobs(struct td_coordinator *c) {
     const struct td_journal_state *s = &c->follow.state;
     for (size_t i = 0; i < s->job_count; i++) {
@@ -58,9 +83,7 @@ void td_co_sync_jobs(struct td_coordinator *c) {
             c->jobs[c->job_count++] = job;
         }
         if (!job->planned) {
-            job->planned = true;
-            job->plan_known =
-                c->config.plan_of(c->config.user, spec->spec.data, spec->spec.len, &job->plan);
+            make_plan(c, job, s->jobs[i]);
         }
         announce_end(c, job, s->jobs[i]);
     }
@@ -102,8 +125,7 @@ static bool wait_for_closing(struct td_coordinator *c, struct td_job *job,
         return false; // closed before the next round began
     }
     if (td_co_eval_pending(c, job, j)) {
-        td_co_wait(c, job, TD_WAIT_VALIDATION, 0, "%zu of %zu rows of validation scored",
-                   job->eval_done, job->eval_count);
+        td_co_wait_for_units(c, job, j, job->eval_done, job->eval_count);
         return true;
     }
     const struct td_member *trainer = td_co_trainer(c, j);
@@ -124,7 +146,7 @@ static void decide(struct td_coordinator *c, struct td_job *job, const struct td
         return;
     }
     if (!job->plan_known) {
-        td_co_wait(c, job, TD_WAIT_SPEC, 0, "its spec is not understood by this program");
+        td_co_wait(c, job, TD_WAIT_SPEC, 0, "%s", job->plan_wrong);
         return;
     }
     if (td_co_decide_gang(c, job, j) || td_co_decide_results(c, j) ||
@@ -133,7 +155,9 @@ static void decide(struct td_coordinator *c, struct td_job *job, const struct td
     }
     td_co_trim_rollout(c, job, j);
     if (!j->has_head) {
-        td_co_wait(c, job, TD_WAIT_LOAD, 0, "the initial weights to be loaded");
+        const struct td_member *m = td_co_trainer(c, j);
+        td_co_wait(c, job, TD_WAIT_LOAD, m ? m->id : 0, "the initial weights to be loaded: %s",
+                   m ? m->report->train->waits_for : "");
         return;
     }
     if (wait_for_closing(c, job, j)) {
@@ -174,17 +198,16 @@ static void refuse(struct td_coordinator *c, const char *request_id, const char 
 
 static const char *wrong(struct td_coordinator *c, const struct td_submit *submit) {
     struct td_job_plan plan = {0};
+    if (submit->spec_bytes > TD_SPEC_BYTES_MAX) {
+        return "the spec is longer than 1 MiB";
+    }
     if (!c->config.plan_of(c->config.user, submit->spec, submit->spec_bytes, &plan)) {
         return "the spec is not understood by this program";
     }
-    if (!submit->index || submit->index->rows < plan.train_batch_size) {
-        return "fewer rows than data.train_batch_size";
-    }
-    if (plan.train_batch_size == 0 || plan.unit_groups == 0) {
-        return "data.train_batch_size and the groups of a unit must be at least 1";
-    }
-    if (submit->open_max < plan.train_batch_size) {
-        return "fewer groups may be open than one step needs";
+    const char *cause =
+        wrong_plan(&plan, submit->index ? submit->index->rows : 0, submit->open_max);
+    if (cause) {
+        return cause;
     }
     if (!submit->request_id || !submit->request_id[0]) {
         return "no request id";
@@ -248,11 +271,6 @@ void td_co_submissions(struct td_coordinator *c) {
     if (c->submit_count == 0 || !td_co_may_append(c)) {
         return;
     }
-    if (s->job_count == TD_JOBS_MAX) {
-        refuse(c, c->submits[0].request_id, "the journal holds as many jobs as it can");
-        remove_submission(c, 0);
-        return;
-    }
     td_record record = TANDEM__JOURNAL__RECORD__INIT;
     record.body_case = TANDEM__JOURNAL__RECORD__BODY_JOB;
     record.job = c->submits[0].job;
@@ -260,6 +278,12 @@ void td_co_submissions(struct td_coordinator *c) {
     for (size_t i = 0; i < s->job_count; i++) {
         uint64_t id = s->jobs[i]->job->job;
         record.job->job = id >= record.job->job ? id + 1 : record.job->job;
+    }
+    char why[256];
+    if (!td_journal_allows(s, &record, why)) {
+        refuse(c, c->submits[0].request_id, why);
+        remove_submission(c, 0);
+        return;
     }
     td_co_propose(c, &record);
 }

@@ -90,7 +90,7 @@ void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *e
     check_journal_id(c);
     c->quiet_ms = c->now_ms;
     c->dirty = true;
-    if (td_co_leads(c) && c->led_term != s->term) {
+    if (td_co_leads(c) && s->term > c->led_term) { // not when its old terms are read again
         c->led_term = s->term;
         c->led_ms = c->reached_ms = c->now_ms;
         c->silent_ms = -1;
@@ -218,6 +218,10 @@ static void consider_state(struct td_coordinator *c) {
     }
     td_buf_clear(&c->state);
     td_journal_snapshot(s, &c->state);
+    if (c->state.len > TD_STATE_BYTES_MAX) { // no reader would take it: the log stays untrimmed
+        c->state_base = c->follow.next;
+        return;
+    }
     size_t chunk = c->config.state_chunk_bytes;
     c->state_parts = (uint32_t)((c->state.len + chunk - 1) / chunk);
     if (put_state_part(c)) {

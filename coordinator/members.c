@@ -47,6 +47,20 @@ void td_co_forget_reports(struct td_coordinator *c) {
     }
 }
 
+void td_co_paused(struct td_coordinator *c, int64_t gap_ms) {
+    c->reached_ms += gap_ms;
+    c->led_ms += gap_ms;
+    for (size_t i = 0; i < c->member_count; i++) {
+        c->members[i].heard_ms += gap_ms;
+    }
+    for (size_t i = 0; i < c->job_count; i++) {
+        for (size_t k = 0; k < c->jobs[i]->unit_count; k++) {
+            struct td_unit *u = &c->jobs[i]->units[k];
+            u->done_ms += u->done_ms >= 0 ? gap_ms : 0;
+        }
+    }
+}
+
 // Room for one more: the longest silent member that is not alive makes it.
 static struct td_member *add_member(struct td_coordinator *c, uint64_t id) {
     if (c->member_count == TD_MEMBERS_MAX) {
@@ -68,8 +82,9 @@ static struct td_member *add_member(struct td_coordinator *c, uint64_t id) {
 
 void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) {
     const struct td_journal_state *s = &c->follow.state;
-    if (!td_co_leads(c) || (report->journal_id && report->journal_id != s->journal_id) ||
-        report->term > s->term || report->member == 0) {
+    if (!td_co_leads(c) || !c->caught_up ||
+        (report->journal_id && report->journal_id != s->journal_id) || report->term > s->term ||
+        report->member == 0) {
         return;
     }
     struct td_member *m = td_co_member(c, report->member);

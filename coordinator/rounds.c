@@ -286,7 +286,7 @@ static bool seal_groups(struct td_coordinator *c, struct td_job *job,
     bool put = found == n && put_seal(c, j, (td_entry **)entries, n, NULL);
     td_free(entries);
     if (!put) {
-        td_co_wait_for_groups(c, job, j, found);
+        td_co_wait_for_units(c, job, j, found, n);
     }
     return put;
 }

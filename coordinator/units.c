@@ -377,23 +377,23 @@ static const char *unit_waits_for(const struct td_coordinator *c, const struct t
     return "its report";
 }
 
-void td_co_wait_for_groups(struct td_coordinator *c, struct td_job *job,
-                           const struct td_job_state *j, size_t found) {
+void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
+                          const struct td_job_state *j, size_t found, size_t wanted) {
+    bool eval = j->open_count == 0;
     const struct td_member *trainer = td_co_trainer(c, j);
-    size_t n = job->plan.train_batch_size;
-    if (!trainer) {
+    const char *what = eval ? "rows of validation scored" : "groups arrived";
+    if (!eval && !trainer) {
         td_co_wait(c, job, TD_WAIT_TRAINER, 0, "the train member to report");
-    } else if (!scanned(c, j)) {
+    } else if (!eval && !scanned(c, j)) {
         td_co_wait(c, job, TD_WAIT_SCAN, trainer->id, "the rollout log to be read: %s",
                    trainer->report->train->waits_for);
     } else if (job->unit_count == 0) {
         td_co_wait(c, job, TD_WAIT_ROLLOUT, 0,
-                   "%zu of %zu groups arrived; a rollout member with room and the weights of step "
-                   "%llu",
-                   found, n, (unsigned long long)j->head.step);
+                   "%zu of %zu %s; a rollout member with room and the weights of step %llu", found,
+                   wanted, what, (unsigned long long)j->head.step);
     } else {
-        td_co_wait(c, job, TD_WAIT_GROUPS, job->units[0].member,
-                   "%zu of %zu groups arrived, %zu units are leased: %s", found, n, job->unit_count,
+        td_co_wait(c, job, eval ? TD_WAIT_VALIDATION : TD_WAIT_GROUPS, job->units[0].member,
+                   "%zu of %zu %s, %zu units are leased: %s", found, wanted, what, job->unit_count,
                    unit_waits_for(c, &job->units[0]));
     }
 }

@@ -268,6 +268,7 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     act.sa_handler = SIG_IGN;
     sigaction(SIGINT, &act, NULL); // the controller decides
     sigaction(SIGPIPE, &act, NULL);
+    sigaction(SIGXFSZ, &act, NULL); // a file size limit is an error of the write
     struct td_worker w = {.config = config, .listener = -1};
     td_train_seat_init(&w.train);
     if (getrandom(&w.id, sizeof w.id, 0) != (ssize_t)sizeof w.id) {

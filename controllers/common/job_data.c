@@ -137,7 +137,8 @@ static enum td_rc check_graders(const struct td_job_data *d, const struct td_dat
         td_dataset_row(set, i, &row);
         rc = td_rewards_check(d->rewards, row.data_source, err);
         if (rc != TD_OK) {
-            rc = td_err_in(err, "%s:%llu", row.file, (unsigned long long)row.line);
+            (void)td_err_in(err, "%s:%llu", row.file, (unsigned long long)row.line);
+            rc = err->code = TD_EINVAL; // not a file that is missing, but a setting
         }
     }
     return rc;

@@ -52,6 +52,11 @@ static enum td_rc address_of(const char *path, struct sockaddr_un *addr, struct 
     return TD_OK;
 }
 
+enum td_rc td_ipc_check_path(const char *path, struct td_err *err) {
+    struct sockaddr_un addr;
+    return address_of(path, &addr, err);
+}
+
 enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) {
     struct sockaddr_un addr;
     enum td_rc rc = address_of(path, &addr, err);

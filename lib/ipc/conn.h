@@ -22,6 +22,8 @@ enum {
 
 struct td_ipc_conn;
 
+// TD_ELIMIT with both lengths: no socket can have that path.
+enum td_rc td_ipc_check_path(const char *path, struct td_err *err) TD_MUST_CHECK;
 // Listens at path (an old socket there is removed, a file of another kind is not). A path longer
 // than the system's limit is TD_ELIMIT with both lengths. *fd is the caller's, non-blocking,
 // close-on-exec.

@@ -139,18 +139,21 @@ static enum td_rc collect_text(struct td_spec_loader *l, const void *bytes, size
     struct td_yaml_node *root = NULL;
     struct td_err cause = {0};
     enum td_rc rc = td_yaml_parse(bytes, n, l->arena, &root, &cause);
+    bool empty = !root || td_yaml_is_null(root);
+    if (rc == TD_OK && !empty && root->kind != TD_YAML_MAP) {
+        rc = td_fail(&cause, TD_EINVAL,
+                     "%d: expected sections of keys, got a single value or a "
+                     "list",
+                     root->line);
+    }
     if (rc != TD_OK) {
         rc = td_fail(err, cause.code, "%s:%s", l->name, cause.msg);
         l->notes->error_count++;
         td_buf_printf(&l->notes->errors, "%s\n", err->msg);
-        return rc;
-    }
-    if (root && root->kind == TD_YAML_MAP) {
+    } else if (!empty) {
         collect(l, root, "", NULL);
-    } else if (root && !td_yaml_is_null(root)) {
-        report_error(l, NULL, NULL, "expected sections of keys, got a single value or a list");
     }
-    return TD_OK;
+    return rc;
 }
 
 static void complain_of_arg(struct td_spec_loader *l, const char *arg, const char *what) {

@@ -14,9 +14,9 @@ import runs  # noqa: E402
 import sandbox  # noqa: E402
 
 HURTS_MAX = 3  # in one run
-FAULTS = {"sft": ("tree", "controllers", "kill-train", "stop-train"),
+FAULTS = {"sft": ("tree", "controllers", "kill-train", "stop-train", "mixed"),
           "grpo": ("tree", "controllers", "kill-train", "stop-train", "kill-rollout",
-                   "stop-rollout")}
+                   "stop-rollout", "mixed")}
 
 
 class Missed(Exception):
@@ -31,22 +31,42 @@ def check_attached(run):
                                                                                now[seat])
 
 
+def kill_controllers(run, pick):
+    check_attached(run)
+    run.survivors = run.listening()
+    if not sandbox.send(run.pid, signal.SIGKILL):
+        raise Missed
+    sandbox.wait_for(lambda: run.exit_code() is not None, 10, "the end of a killed process")
+    run.generation = generation_to_stay(run)
+    time.sleep(pick.choice((0, 0, 0.05)))  # workers may fall alone while nobody serves them
+    run.start()
+
+
+def generation_to_stay(run):
+    """One train worker that holds a version loses nothing with its controllers; of two, one may
+    have begun an update that the other was never told of. 0: no promise."""
+    records = run.journal() if os.path.exists(run.path("run", "journal", "log")) else []
+    generations = [r["generation"] for r in records if r["name"] == "GANG"]
+    if run.spec["tandem"]["train"]["workers"] > 1 or not generations:
+        return 0
+    last = max(i for i, r in enumerate(records) if r["name"] == "GANG")
+    return generations[-1] if any(r["name"] == "COMMIT" for r in records[last:]) else 0
+
+
 def hurt(run, fault, pick):
     """One fault, now. A run that ended by it is started again."""
     if run.exit_code() is not None:
         raise Missed
+    if fault == "mixed":
+        fault = pick.choice(FAULTS[run.spec["tandem"]["kind"]][:-1])
+    if fault != "controllers":
+        run.survivors, run.generation = {}, 0
     if fault == "tree":
         run.kill_tree()
         run.start()
         return
     if fault == "controllers":
-        check_attached(run)
-        run.survivors = run.listening()
-        if not sandbox.send(run.pid, signal.SIGKILL):
-            raise Missed
-        sandbox.wait_for(lambda: run.exit_code() is not None, 10, "the end of a killed process")
-        time.sleep(pick.choice((0, 0, 0.05)))  # workers may fall alone while nobody serves them
-        run.start()
+        kill_controllers(run, pick)
         return
     how, role = fault.split("-")
     workers = run.workers(role)
@@ -60,7 +80,7 @@ def hurt(run, fault, pick):
 def attempt(run, fault, seconds, pick):
     """The job once, hurt up to HURTS_MAX times. Returns how often it was."""
     hurts = pick.choice((1, 1, 2, HURTS_MAX))
-    run.survivors, done = {}, 0
+    run.survivors, run.generation, done = {}, 0, 0
     run.start()
     for _ in range(hurts):
         time.sleep(pick.uniform(0, seconds))
@@ -71,6 +91,9 @@ def attempt(run, fault, seconds, pick):
             break
     code = run.wait(watch=lambda: check_attached(run))
     assert code == 0, "exit status %d" % code
+    last = max(r["generation"] for r in run.journal() if r["name"] == "GANG")
+    assert run.generation in (0, last), "the train state of generation %d was given up" \
+        % run.generation
     return done
 
 

@@ -139,7 +139,7 @@ static void test_jobs_validation_comes_before_the_next_draw(void **unused) {
     b.plan.val_before_train = true;
     begin(&b);
     bench_report(&b, 0, bench_train(&b));
-    assert_int_equal(wait_of(&b, &view), TD_WAIT_VALIDATION);
+    assert_int_equal(wait_of(&b, &view), TD_WAIT_ROLLOUT);
     assert_false(b.orders[TRAIN]->step_closed);
     bench_report(&b, 0, bench_roll(&b, ROLL, 4));
     const Tandem__Sync__Orders *o = b.orders[ROLL];
@@ -347,7 +347,7 @@ static void test_jobs_failure_and_cancel_end_the_job(void **unused) {
     bench_init(&b);
     seal_one(&b);
     Tandem__Sync__Report *r = bench_train(&b);
-    r->train->failed = td_arena_strndup(b.arena, "no room on the disk", 32);
+    r->train->failed = td_arena_strndup(b.arena, "no room on the disk", 19);
     bench_report(&b, 0, r);
     assert_int_equal(b.outcome, TANDEM__JOURNAL__OUTCOME__FAILED);
     assert_string_equal(b.cause, "no room on the disk");

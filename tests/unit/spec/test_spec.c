@@ -116,7 +116,7 @@ static const struct bad keys[] = {
      "config.json, tokenizer.json and, unless tandem.init is random, safetensors\n"},
     {"[1]\n",
      {"data.train_files=a", "actor_rollout_ref.model.path=m", NULL},
-     "job.yaml: expected sections of keys, got a single value or a list\n"},
+     "job.yaml:1: expected sections of keys, got a single value or a list\n"},
     {SFT "actor_rollout_ref:\n  actor: {optim: {lr: 1e-3}}\n  rollout: {n: 4}\n",
      {0},
      "job.yaml:5: actor_rollout_ref.actor.optim.lr: belongs to jobs of kind grpo, and tandem.kind "

@@ -1,0 +1,233 @@
+"""One run directory, one job: stopping, going on, starting over. run_again.py BIN [--only NAME]"""
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import jobs  # noqa: E402
+import runs  # noqa: E402
+import sandbox  # noqa: E402
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+class Bench:
+    def __init__(self, tools, where):
+        self.tools, self.where, self.made, self.clean = tools, where, 0, {}
+
+    def job(self, spec):
+        self.made += 1
+        return runs.Run(self.tools, os.path.join(self.where, "job-%d" % self.made), spec)
+
+    def expected(self, spec):
+        key = repr(spec)
+        if key not in self.clean:
+            self.clean[key], _ = runs.undisturbed(self.tools, os.path.join(self.where, "clean"),
+                                                  spec)
+        return self.clean[key]
+
+    def ends_equal(self, run, *arguments):
+        run.start(*arguments)
+        assert run.wait() == OK, "exit status %d:\n%s" % (run.exit_code(), run.said())
+        runs.check_equal(self.expected(run.spec), run.result())
+        runs.check_nothing_left(run)
+
+
+BOTH_KINDS = (jobs.sft_spec, jobs.grpo_spec)
+
+
+def started(run, steps=2):
+    """Runs until so many steps are committed."""
+    run.start()
+    sandbox.wait_for(lambda: os.path.exists(run.path("run", "journal", "log")) and
+                     len(run.commits()) > steps, 30, "%d steps" % steps)
+
+
+def said(run, *patterns):
+    for pattern in patterns:
+        assert re.search(pattern, run.said()), "not said: %s\n%s" % (pattern, run.said())
+
+
+@case
+def finished(bench):
+    """A finished job prints its result and exits 0, as often as one likes."""
+    run = bench.job(jobs.sft_spec())
+    run.start()
+    assert run.wait() == OK
+    for _ in range(2):
+        run.start()
+        assert run.wait() == OK, run.said()
+        said(run, r"finished before: 6 steps", r"checkpoint: .*global_step_6", r"metrics\.jsonl")
+    runs.check_equal(bench.expected(run.spec), run.result())
+    runs.check_nothing_left(run)
+
+
+@case
+def interrupted(bench):
+    """SIGINT and SIGTERM stop cleanly and say how to go on."""
+    for make in BOTH_KINDS:
+        for signo in (signal.SIGINT, signal.SIGTERM):
+            run = bench.job(make())
+            started(run)
+            sandbox.send(run.pid, signo)
+            assert run.wait(15) == INTERRUPTED, "exit status %d" % run.exit_code()
+            said(run, r"the same command goes on")
+            sandbox.wait_for(lambda: not sandbox.descendants(), 5, "the end of the workers")
+            assert not os.listdir(run.path("run", "workers")), "sockets are left"
+            bench.ends_equal(run)
+
+
+@case
+def interrupted_at_once(bench):
+    """While it starts, and at any other moment."""
+    for delay in (0.01, 0.03, 0.06, 0.1, 0.2, 0.4):
+        run = bench.job(jobs.grpo_spec())
+        run.start()
+        time.sleep(delay)
+        sandbox.send(run.pid, signal.SIGINT)
+        code = run.wait(15)
+        # Before its handler is there the signal simply ends it.
+        assert code in (INTERRUPTED, -signal.SIGINT), "exit status %d:\n%s" % (code, run.said())
+        sandbox.wait_for(lambda: not sandbox.descendants(), 5, "the end of the workers")
+        bench.ends_equal(run)
+
+
+@case
+def interrupted_twice(bench):
+    """The second signal does not wait for a worker that does not answer."""
+    spec = jobs.sft_spec()
+    spec["tandem"].update(worker_timeout_s=60, worker_grace_s=2)
+    run = bench.job(spec)
+    started(run, 1)
+    worker, = run.workers().values()
+    sandbox.send(worker, signal.SIGSTOP)
+    sandbox.send(run.pid, signal.SIGINT)
+    sandbox.wait_for(lambda: "once more" in run.said(), 5, "the word after the first signal")
+    sandbox.send(run.pid, signal.SIGINT)
+    assert run.wait(2) == INTERRUPTED, run.exit_code()
+    sandbox.send(worker, signal.SIGCONT)
+    sandbox.wait_for(lambda: not sandbox.descendants(), 10, "the worker's end after its grace time")
+    bench.ends_equal(run)
+
+
+@case
+def abandoned(bench):
+    """Workers whose controllers never come back end after the grace time, sockets and all."""
+    for make in BOTH_KINDS:
+        spec = make()
+        spec["tandem"]["worker_grace_s"] = 2
+        run = bench.job(spec)
+        started(run)
+        sandbox.send(run.pid, signal.SIGKILL)
+        run.wait()
+        assert run.workers(), "the workers ended with their controllers"
+        sandbox.wait_for(lambda: not sandbox.descendants(), 10, "the workers' end")
+        assert not os.listdir(run.path("run", "workers")), "sockets are left"
+        bench.ends_equal(run)
+
+
+@case
+def second_run(bench):
+    """The run directory is held by one process; another is refused, and disturbs nothing."""
+    run = bench.job(jobs.grpo_spec())
+    started(run, 1)
+    first = run.pid
+    run.start()
+    assert run.wait(10) == FAILED, "exit status %d:\n%s" % (run.exit_code(), run.said())
+    said(run, r"\b%d\b" % first)
+    run.start("--fresh")
+    assert run.wait(10) == FAILED, "exit status %d:\n%s" % (run.exit_code(), run.said())
+    run.pid = first
+    assert run.wait() == OK, run.said_all()
+    runs.check_equal(bench.expected(run.spec), run.result())
+    runs.check_nothing_left(run)
+
+
+@case
+def changed_settings(bench):
+    """Refused with the keys that differ; those of the process may change."""
+    run = bench.job(jobs.sft_spec())
+    started(run)
+    run.kill_tree()
+    run.start("optim.lr=0.01", "tandem.seed=4", "tandem.threads=2")
+    assert run.wait(10) == USAGE, "exit status %d:\n%s" % (run.exit_code(), run.said())
+    said(run, r"optim\.lr", r"tandem\.seed", r"--fresh")
+    assert "tandem.threads" not in run.said() and "data." not in run.said(), run.said()
+    bench.ends_equal(run, "tandem.threads=2", "tandem.worker_grace_s=30")
+
+
+@case
+def fresh(bench):
+    """Starts over, and ends workers that outlived their controllers."""
+    for make in BOTH_KINDS:
+        run = bench.job(make())
+        started(run)
+        sandbox.send(run.pid, signal.SIGKILL)
+        run.wait()
+        survivors = set(run.workers().values())
+        assert survivors
+        run.start("--fresh")
+        sandbox.wait_for(lambda: " job in " in run.said(), 30, "the new start")
+        assert not survivors & set(run.workers().values()), "workers of the old run live on"
+        assert run.wait() == OK, run.said()
+        assert {r["generation"] for r in run.journal() if r["name"] == "GANG"} == {1}
+        runs.check_equal(bench.expected(run.spec), run.result())
+        runs.check_nothing_left(run)
+    run.start("--fresh", "tandem.seed=8")  # after its end, with other settings
+    assert run.wait() == OK, run.said()
+    assert run.commits() != bench.expected(run.spec)["commits"]
+
+
+@case
+def fresh_keeps_the_rest(bench):
+    """Only what a run made is deleted."""
+    run = bench.job(jobs.sft_spec())
+    run.start()
+    assert run.wait() == OK
+    for path in ("run/notes.txt", "out/notes.txt"):
+        with open(run.path(path), "w") as f:
+            f.write("mine")
+    run.start("--fresh")
+    assert run.wait() == OK, run.said()
+    for path in ("run/notes.txt", "out/notes.txt"):
+        os.remove(run.path(path))
+    runs.check_equal(bench.expected(run.spec), run.result())
+    runs.check_nothing_left(run)
+
+
+@case
+def stalled(bench):
+    """A line names what a round waits for, and since when."""
+    spec = jobs.grpo_spec()
+    spec["tandem"]["worker_timeout_s"] = 60
+    run = bench.job(spec)
+    started(run)
+    worker, = run.workers("rollout").values()
+    sandbox.send(worker, signal.SIGSTOP)
+    sandbox.wait_for(lambda: re.search(r"round \d+ waits for [\d.]+ s: .*", run.said()), 20,
+                     "a line about the stalled round")
+    sandbox.send(worker, signal.SIGCONT)
+    assert run.wait() == OK, run.said()
+    runs.check_equal(bench.expected(spec), run.result())
+
+
+def main():
+    parse = argparse.ArgumentParser()
+    parse.add_argument("bin")
+    parse.add_argument("--only", action="append", choices=sorted(CASES))
+    args = parse.parse_args()
+    bench = Bench(runs.Tools(args.bin), sandbox.enter())
+    return runs.run_cases({n: CASES[n] for n in args.only or CASES}, bench)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
