@@ -301,8 +301,11 @@ static void describe_wait(struct td_rolloutc *x, int64_t now_ms) {
         snprintf(text, sizeof text, "the weights of step %" PRIu64, x->target.version.step);
     } else if (!x->unit_count) {
         snprintf(text, sizeof text, "units");
+    } else if (td_units_retry(x, now_ms)) {
+        snprintf(text, sizeof text, "a group to be tried again: %s", x->trouble);
     } else if (td_units_count(x, TD_GROUP_WAITING) || td_units_count(x, TD_GROUP_RUNNING)) {
-        snprintf(text, sizeof text, "its workers to generate");
+        snprintf(text, sizeof text, "its workers to generate%s%s", x->trouble[0] ? ", after: " : "",
+                 x->trouble);
     } else if (td_units_count(x, TD_GROUP_SCORING)) {
         snprintf(text, sizeof text, "rewards");
     } else if (publishing) {

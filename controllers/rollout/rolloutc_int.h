@@ -66,6 +66,7 @@ struct td_rolloutc {
     uint64_t next_ticket;
     uint64_t report_count, report_digest;
     int64_t reported_ms;
+    char trouble[96]; // why the last group that failed did; "" once one was scored
     char waits_for[TD_ROLLOUT_TEXT_MAX];
     int64_t since_ms;
 };
@@ -85,6 +86,8 @@ void td_units_event(struct td_rolloutc *x, const struct td_rolloutc_event *event
                     struct td_rolloutc_effects *out);
 // Starts what can be started, publishes again what is unsure.
 void td_units_drive(struct td_rolloutc *x, int64_t now_ms, struct td_rolloutc_effects *out);
+// Whether a group that failed waits for its next try.
+bool td_units_retry(const struct td_rolloutc *x, int64_t now_ms);
 size_t td_units_count(const struct td_rolloutc *x, enum td_group_state state);
 void td_units_report(const struct td_rolloutc *x, Tandem__Sync__RolloutReport *report);
 uint32_t td_units_samples(const struct td_rolloutc *x, const struct td_unit *unit);

@@ -1,5 +1,6 @@
 // Units and the life of their groups: see rolloutc.h. A unit that is not in the orders any more is
 // over: what runs of it is closed, nothing of it is published.
+#include <stdio.h>
 #include <string.h>
 
 #include "controllers/common/proto.h"
@@ -34,6 +35,18 @@ size_t td_units_count(const struct td_rolloutc *x, enum td_group_state state) {
         }
     }
     return n;
+}
+
+bool td_units_retry(const struct td_rolloutc *x, int64_t now_ms) {
+    for (size_t i = 0; i < x->unit_count; i++) {
+        for (size_t g = 0; g < x->units[i].group_count; g++) {
+            const struct td_leased *l = &x->units[i].groups[g];
+            if (l->state == TD_GROUP_WAITING && now_ms < l->retry_ms) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 // ---- groups ----
@@ -168,6 +181,7 @@ static void scored(struct td_rolloutc *x, const struct td_unit *u, struct td_lea
         return;
     }
     leave_worker(x, g);
+    x->trouble[0] = '\0';
     if (!u->eval) {
         publish(g, out);
         return;
@@ -198,6 +212,7 @@ void td_units_event(struct td_rolloutc *x, const struct td_rolloutc_event *e, in
         scored(x, u, g, e, out);
         break;
     case TD_RC_GROUP_FAILED:
+        snprintf(x->trouble, sizeof x->trouble, "%s", e->text ? e->text : "no cause");
         put_back(x, g, now_ms + x->config.retry_ms, out);
         break;
     case TD_RC_PUBLISHED:

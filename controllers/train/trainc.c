@@ -338,7 +338,7 @@ static void take_orders(struct td_trainc *x, const Tandem__Sync__Orders *o) {
         return;
     }
     x->term = o->term;
-    if (o->step_closed) {
+    if (o->step_closed && o->job == x->job) { // late ones may speak of the job before
         td_proto_free(x->closed);
         x->closed = td_proto_dup(o);
     }

@@ -461,13 +461,24 @@ static void test_rolloutc_group_fails(void **state) {
     (void)state;
     struct rig r;
     ready_rig(&r);
+    const double score = 1;
     const struct lease leases[] = {{1, false, 0, 0, 1}, {0}};
     orders(&r, 0, leases);
     event(&r,
           (struct td_rolloutc_event){.kind = TD_RC_GROUP_FAILED, .ticket = 1, .text = "no memory"});
     expect(&r, "START0.g0#1 CLOSE#1");
+    struct td_rollout_view view;
+    td_rolloutc_view(r.x, &view);
+    assert_string_equal(view.waits_for, "a group to be tried again: no memory");
+    assert_string_equal(r.report->rollout->units[0]->waits_for, view.waits_for);
     tick(&r, 100);
     expect(&r, "START0.g0#2");
+    td_rolloutc_view(r.x, &view);
+    assert_string_equal(view.waits_for, "its workers to generate, after: no memory");
+    event(&r, (struct td_rolloutc_event){
+                  .kind = TD_RC_GROUP_SCORED, .ticket = 2, .scores = &score, .score_count = 1});
+    td_rolloutc_view(r.x, &view);
+    assert_string_equal(view.waits_for, "the rollout log to take 1 groups");
     end_rig(&r);
 }
 

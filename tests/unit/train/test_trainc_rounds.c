@@ -186,7 +186,7 @@ static void test_trainc_lines_one_per_step(void **state) {
     world_free(w);
 }
 
-// Orders of a deposed leader, or of another journal, close nothing.
+// Orders of a deposed leader, of another journal or for another job close nothing.
 static void test_trainc_orders_are_fenced(void **state) {
     (void)state;
     struct world *w = world_new(1);
@@ -197,6 +197,7 @@ static void test_trainc_orders_are_fenced(void **state) {
     world_commit(w);
     world_run(w);
     Tandem__Sync__Orders o = TANDEM__SYNC__ORDERS__INIT;
+    o.job = WORLD_JOB;
     o.step_closed = true;
     struct td_trainc_event e = {.kind = TD_TC_ORDERS, .orders = &o};
     o.journal_id = w->lead.journal_id + 1;
@@ -204,6 +205,9 @@ static void test_trainc_orders_are_fenced(void **state) {
     world_event(w, &e);
     o.journal_id = w->lead.journal_id;
     o.term = w->lead.term - 1;
+    world_event(w, &e);
+    o.term = w->lead.term;
+    o.job = WORLD_JOB + 1; // late ones of the job that the gang served before
     world_event(w, &e);
     world_run(w);
     assert_int_equal(w->line_count, 0);

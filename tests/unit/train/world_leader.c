@@ -243,6 +243,7 @@ void world_close_step(struct world *w) {
     Tandem__Sync__Orders o = TANDEM__SYNC__ORDERS__INIT;
     o.journal_id = w->lead.journal_id;
     o.term = w->lead.term;
+    o.job = WORLD_JOB;
     o.step_closed = true;
     o.closed_step = world_job(w)->head.step;
     struct td_trainc_event e = {.kind = TD_TC_ORDERS, .orders = &o};
