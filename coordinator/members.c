@@ -2,6 +2,7 @@
 // the one before it; lost, late and repeated ones need no care.
 #include "coordinator/coordinator_int.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
@@ -80,6 +81,12 @@ static struct td_member *add_member(struct td_coordinator *c, uint64_t id) {
     return m;
 }
 
+static int by_group(const void *a, const void *b) {
+    const Tandem__Sync__Arrived *const *x = a, *const *y = b;
+    const td_entry *e = (*x)->entry, *f = (*y)->entry;
+    return td_group_compare(td_group_of(e ? e->group : NULL), td_group_of(f ? f->group : NULL));
+}
+
 void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) {
     const struct td_journal_state *s = &c->follow.state;
     if (!td_co_leads(c) || !c->caught_up ||
@@ -96,6 +103,11 @@ void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) 
         tandem__sync__report__free_unpacked(m->report, NULL);
     }
     m->report = td_message_dup(report);
+    if (m->report->train &&
+        m->report->train
+            ->n_arrived) { // for rounds.c, which looks for every open group at every step
+        qsort(m->report->train->arrived, m->report->train->n_arrived, sizeof(void *), by_group);
+    }
     td_co_sync_jobs(c);
     m->heard_ms = c->reached_ms = c->now_ms;
     m->report_count++;

@@ -72,16 +72,27 @@ void td_co_trim_rollout(struct td_coordinator *c, struct td_job *job,
     }
 }
 
-// Searches from *hint on, in a ring: lists are mostly in the same order as the questions.
+static struct td_group group_at(const Tandem__Sync__TrainReport *t, size_t i) {
+    const td_entry *e = t->arrived[i]->entry;
+    return e ? td_group_of(e->group) : (struct td_group){0};
+}
+
+// members.c has put the list in order.
 static const td_entry *find_arrived(const Tandem__Sync__TrainReport *t,
                                     const struct td_job_state *j, struct td_group group,
-                                    uint64_t step, size_t *hint) {
-    for (size_t n = 0; n < t->n_arrived; n++) {
-        size_t i = (*hint + n) % t->n_arrived;
-        const td_entry *e = t->arrived[i]->entry;
-        if (e && e->group && td_group_compare(td_group_of(e->group), group) == 0 &&
-            td_job_allows_entry(j, e, step, NULL)) {
-            *hint = i + 1;
+                                    uint64_t step) {
+    size_t low = 0, high = t->n_arrived;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (td_group_compare(group_at(t, mid), group) < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    for (; low < t->n_arrived && td_group_compare(group_at(t, low), group) == 0; low++) {
+        const td_entry *e = t->arrived[low]->entry;
+        if (e && e->group && td_job_allows_entry(j, e, step, NULL)) {
             return e;
         }
     }
@@ -98,10 +109,10 @@ static const Tandem__Sync__TrainReport *arrivals_of(const struct td_coordinator 
 size_t td_co_find_open(const struct td_coordinator *c, const struct td_job *job,
                        const struct td_job_state *j, const td_entry **entries) {
     const Tandem__Sync__TrainReport *t = arrivals_of(c, j);
-    size_t n = job->plan.train_batch_size, found = 0, hint = 0;
+    size_t n = job->plan.train_batch_size, found = 0;
     n = n < j->open_count ? n : j->open_count;
     for (size_t i = 0; i < n; i++) {
-        entries[i] = t ? find_arrived(t, j, j->open[i], j->head.step, &hint) : NULL;
+        entries[i] = t ? find_arrived(t, j, j->open[i], j->head.step) : NULL;
         found += entries[i] != NULL;
     }
     size_t late = 0;
@@ -126,9 +137,7 @@ static bool same_place(const td_entry *a, const td_entry *b) {
 bool td_co_find_missing(const struct td_coordinator *c, const struct td_job_state *j,
                         const struct td_round_state *r, size_t entry, const td_entry **found) {
     const Tandem__Sync__TrainReport *t = arrivals_of(c, j);
-    size_t hint = 0;
-    *found =
-        t ? find_arrived(t, j, td_group_of(r->entries[entry]->group), r->round - 1, &hint) : NULL;
+    *found = t ? find_arrived(t, j, td_group_of(r->entries[entry]->group), r->round - 1) : NULL;
     if (*found && same_place(*found, r->entries[entry])) {
         *found = NULL; // the copy that could not be read
     }

@@ -60,6 +60,8 @@ static void seal_entries(struct td_job_state *j, struct td_round_state *r, td_en
     r->entry_count = n;
     for (size_t i = 0; i < n; i++) {
         r->entries[i] = td_message_dup(entries[i]);
+    }
+    for (size_t i = n; i-- > 0;) { // from the back: nothing has to move up when all of it goes
         td_job_open_remove(j, td_group_of(entries[i]->group));
     }
     r->ref = pos;
@@ -148,7 +150,7 @@ static void fork_from(struct td_job_state *j, const Tandem__Journal__Fork *b) {
 }
 
 static void drop(struct td_job_state *j, const Tandem__Journal__Drop *b) {
-    for (size_t i = 0; i < b->n_groups; i++) {
+    for (size_t i = b->n_groups; i-- > 0;) {
         td_job_open_remove(j, td_group_of(b->groups[i]));
     }
     j->dropped += b->n_groups;

@@ -169,7 +169,7 @@ void replay_submit(struct replay *b, const char *request_id, size_t spec_bytes) 
                                .spec = spec,
                                .spec_bytes = spec_bytes,
                                .index = &index,
-                               .open_max = 64,
+                               .open_max = 1 << 16,
                                .rollout_log = b->rollout_log};
     replay_event(b, &(struct td_coordinator_event){.kind = TD_CO_SUBMIT, .submit = &submit});
     td_free(spec);
