@@ -135,7 +135,8 @@ void check_orders(struct sim *s, int coordinator, const Tandem__Sync__Orders *o,
             s->leased[coordinator] = u->attempt->n;
             check_lease(s, u, u->version->step);
         }
-        if (u->eval || u->attempt->term != o->term || s->now >= s->lead_ms + LEASE_MS) {
+        if (u->eval || s->p.single || u->attempt->term != o->term ||
+            s->now >= s->lead_ms + LEASE_MS) {
             continue;
         }
         for (size_t k = 0; k < u->n_groups; k++) {
@@ -170,6 +171,9 @@ static void check_lines(struct sim *s, const struct job_facts *f) {
 void check_end(struct sim *s) {
     for (int i = 0; i < NC + NT && !s->violated; i++) {
         const struct proc *p = &s->procs[i];
+        if (!p->alive) {
+            continue;
+        }
         const struct td_journal_state *state =
             p->kind == COORDINATOR ? td_coordinator_state(s->coordinators[p->index])
                                    : td_trainc_journal(s->trainers[p->index].machine);

@@ -153,6 +153,7 @@ void coordinator_start(struct sim *s, int proc) {
     struct td_coordinator_config config = {
         .owner = td_rng_next(&s->rng) | 1,
         .create_journal_id = 0x1A,
+        .lead_at_once = s->p.single,
         .takeover_ms = 1000,
         .beat_ms = 250,
         .member_timeout_ms = 1500,

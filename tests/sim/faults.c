@@ -34,6 +34,19 @@ static void machine(struct sim *s) {
     restart_later(s, proc);
 }
 
+// kill -9 of everything, with its workers or without.
+static void tree(struct sim *s) {
+    bool workers = sim_below(s, 2);
+    int64_t back = sim_between(s, 30, 1500);
+    for (int i = 0; i < NC + NT + NR; i++) {
+        sim_kill(s, i);
+        sim_after(s, back, -1, start_again, NULL)->a = (uint64_t)i;
+    }
+    for (int i = NC + NT + NR; i < NPROC && workers; i++) {
+        sim_kill(s, i);
+    }
+}
+
 static void worker(struct sim *s) {
     sim_kill(s, NC + NT + NR + (int)sim_below(s, NT * NW + NR * NRW));
 }
@@ -219,17 +232,12 @@ static void fault(struct sim *s, struct event *e) {
     const struct {
         uint32_t weight;
         void (*fn)(struct sim *s);
-    } kinds[] = {{p->crash, crash},
-                 {p->pause, pause_one},
-                 {p->machine, machine},
-                 {p->worker, worker},
-                 {p->rows_job ? 0 : p->lose_record, lose_record},
-                 {p->corrupt, corrupt},
-                 {p->outage, outage},
-                 {p->partition, partition},
-                 {p->slow, slow},
-                 {p->cancel, cancel},
-                 {p->careless ? 6 : 0, forge_record}};
+    } kinds[] = {{p->crash, crash},         {p->pause, pause_one},
+                 {p->machine, machine},     {p->tree, tree},
+                 {p->worker, worker},       {p->rows_job ? 0 : p->lose_record, lose_record},
+                 {p->corrupt, corrupt},     {p->outage, outage},
+                 {p->partition, partition}, {p->slow, slow},
+                 {p->cancel, cancel},       {p->careless ? 6 : 0, forge_record}};
     uint32_t total = 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         total += kinds[i].weight;

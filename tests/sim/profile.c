@@ -16,6 +16,7 @@ static void job_of(struct profile *p, struct td_rng *rng) {
     p->fork = td_rng_below(rng, 100) < 85;
     p->careless = td_rng_below(rng, 100) < 15;
     p->validation = td_rng_below(rng, 100) < 40;
+    p->single = td_rng_below(rng, 100) < 20;
     p->parts = 1 + td_rng_below(rng, 2);
     p->batch = 2 + td_rng_below(rng, 3);
     p->unit = 1 + td_rng_below(rng, 3);
@@ -32,6 +33,7 @@ static void faults_of(struct profile *p, struct td_rng *rng) {
     p->crash = sometimes(rng, 70, 3);
     p->pause = sometimes(rng, 60, 3);
     p->machine = sometimes(rng, 40, 1);
+    p->tree = sometimes(rng, p->single ? 70 : 20, p->single ? 3 : 1);
     p->worker = sometimes(rng, 50, 3);
     p->lose_record = sometimes(rng, 40, 2);
     p->corrupt = sometimes(rng, 40, 1);
@@ -118,6 +120,16 @@ static void rescan(struct profile *p) {
     p->generate_ms = 400;
 }
 
+static void takeover(struct profile *p) {
+    p->crash = 2;
+    p->outage = 1;
+    p->trigger_percent = 0;
+    p->generate_ms = 2500;
+    p->unit = 1;
+    p->batch = 4;
+    p->rows = 14;
+}
+
 static const struct {
     const char *name;
     void (*direct)(struct profile *p);
@@ -132,6 +144,8 @@ static const struct {
     {"LOW_WATER", low_water},
     {"FOLDER_DELETION", folders},
     {"RESCAN", rescan},
+    {"RESEAL_VOIDS", old_work},
+    {"TAKEOVER_EXPIRES", takeover},
 };
 
 static void direct(struct profile *p, uint64_t seed) {

@@ -226,7 +226,7 @@ static void saved(struct sim *s, struct event *e) {
         return;
     }
     if (!f) {
-        fail(s, p->index, e->inc, failed(0, c->seq, TD_ENOENT), "the folder is gone");
+        fail(s, p->index, e->inc, failed(0, c->seq, TD_ECONFLICT), "the folder is gone");
         return;
     }
     f->whole = true;

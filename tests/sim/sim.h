@@ -185,12 +185,14 @@ struct profile {
     uint64_t rounds;
     int jobs;
     bool rows_job, nondeterministic, fork, careless, validation;
+    bool single; // one coordinator that leads at once, as in `tandem run`
     uint32_t parts;
     uint64_t rows, batch, unit, checkpoint_every, save_freq, state_every, chunk;
     int64_t fault_ms; // faults stop then
     int64_t fault_gap_ms;
     // weights of faults: 0 switches one off
-    uint32_t crash, pause, machine, worker, lose_record, corrupt, outage, partition, slow, cancel;
+    uint32_t crash, pause, machine, tree, worker, lose_record, corrupt, outage, partition, slow,
+        cancel;
     uint32_t append_percent;  // appends to the journal with another outcome than plain success
     uint32_t publish_percent; // the same for the rollout log
     uint32_t loss_percent, dup_percent; // of messages

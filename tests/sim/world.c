@@ -159,7 +159,7 @@ static void disturbed(struct sim *s, const struct proc *p) {
 void sim_start(struct sim *s, int proc) {
     struct proc *p = &s->procs[proc];
     disturbed(s, p);
-    if (p->alive) {
+    if (p->alive || (s->p.single && p->kind == COORDINATOR && p->index > 0)) {
         return;
     }
     p->alive = true;
