@@ -51,6 +51,9 @@ static const char *wrong_plan(const struct td_job_plan *plan, uint64_t rows, uin
     if (plan->train_batch_size == 0 || plan->unit_groups == 0) {
         return "data.train_batch_size and the groups of a unit must be at least 1";
     }
+    if (plan->unit_groups > TD_LEASE_GROUPS_MAX) {
+        return "more groups in a unit than a rollout controller takes (4096)";
+    }
     if (plan->train_batch_size > TD_OPEN_MAX) {
         return "data.train_batch_size is more than a round may have (262144)";
     }

@@ -280,14 +280,16 @@ static bool holds(const Tandem__Sync__RolloutReport *r, struct td_version versio
 
 static uint64_t room_of(const struct td_coordinator *c, const struct td_member *m) {
     uint64_t room = m->report->rollout->capacity;
+    size_t units = 0;
     for (size_t i = 0; i < c->job_count; i++) {
         for (size_t k = 0; k < c->jobs[i]->unit_count; k++) {
             const struct td_unit *u = &c->jobs[i]->units[k];
             uint64_t taken = u->member == m->id && !u->seen ? u->group_count : 0;
             room -= taken < room ? taken : room;
+            units += u->member == m->id;
         }
     }
-    return room;
+    return units < TD_MEMBER_UNITS_MAX ? room : 0;
 }
 
 static const struct td_member *roomiest(const struct td_coordinator *c,

@@ -55,7 +55,7 @@ bool td_coordinator_job_view(const struct td_coordinator *c, uint64_t id, struct
     const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
     for (size_t i = 0; t && i < t->n_arrived; i++) {
         const td_entry *e = t->arrived[i]->entry;
-        out->arrived += e && td_job_is_open(j, td_group_of(e->group));
+        out->arrived += e && e->group && td_job_is_open(j, td_group_of(e->group));
     }
     return true;
 }

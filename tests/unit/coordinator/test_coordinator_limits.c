@@ -16,7 +16,8 @@ static void test_plan_from_the_journal_is_judged(void **unused) {
     static const struct td_job_plan wrong[] = {
         {.train_batch_size = 17, .total_steps = 3, .unit_groups = 2, .lease_ms = 100},
         {.train_batch_size = 0, .total_steps = 3, .unit_groups = 2, .lease_ms = 100},
-        {.train_batch_size = 4, .total_steps = 3, .unit_groups = 0, .lease_ms = 100}};
+        {.train_batch_size = 4, .total_steps = 3, .unit_groups = 0, .lease_ms = 100},
+        {.train_batch_size = 4, .total_steps = 3, .unit_groups = 4097, .lease_ms = 100}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct replay b;
         replay_init(&b);
@@ -114,6 +115,75 @@ static void test_leader_that_reads_again_is_still(void **unused) {
     replay_fini(&b);
 }
 
+// Reports that lack parts of their messages are taken without harm, and without a record.
+static void test_reports_with_holes(void **unused) {
+    (void)unused;
+    struct replay b;
+    replay_init(&b);
+    b.plan.fork_on_mismatch = true;
+    replay_start(&b);
+    Tandem__Sync__Report r = TANDEM__SYNC__REPORT__INIT;
+    Tandem__Sync__TrainReport t = TANDEM__SYNC__TRAIN_REPORT__INIT;
+    Tandem__Sync__Finished finished = TANDEM__SYNC__FINISHED__INIT;
+    Tandem__Sync__Mismatch mismatch = TANDEM__SYNC__MISMATCH__INIT;
+    Tandem__Journal__Checkpoint checkpoint = TANDEM__JOURNAL__CHECKPOINT__INIT;
+    Tandem__Sync__Arrived nothing = TANDEM__SYNC__ARRIVED__INIT, half = nothing;
+    td_entry entry = TANDEM__JOURNAL__ENTRY__INIT;
+    Tandem__Sync__Arrived *arrived[] = {&nothing, &half, &nothing};
+    uint32_t missing[] = {7, UINT32_MAX};
+    half.entry = &entry;
+    checkpoint.job = 1;
+    t = (Tandem__Sync__TrainReport){.base = t.base, .job = 1, .generation = 1, .scanned = true};
+    t.failed = t.missing_cause = t.waits_for = (char *)"";
+    t.finished = &finished;
+    t.mismatch = &mismatch;
+    t.checkpoint = &checkpoint;
+    t.arrived = arrived;
+    t.n_arrived = 3;
+    t.missing = missing;
+    t.n_missing = 2;
+    t.missing_round = 1;
+    r.member = 1;
+    r.kind = TANDEM__SYNC__MEMBER_KIND__TRAIN;
+    r.train = &t;
+    Tandem__Sync__RolloutReport roll = TANDEM__SYNC__ROLLOUT_REPORT__INIT;
+    Tandem__Sync__HeldVersion held = TANDEM__SYNC__HELD_VERSION__INIT, *versions[] = {&held};
+    Tandem__Sync__UnitReport unit = TANDEM__SYNC__UNIT_REPORT__INIT, *units[] = {&unit};
+    Tandem__Sync__EvalScore score = TANDEM__SYNC__EVAL_SCORE__INIT, *scores[] = {&score};
+    unit.job = 1;
+    unit.eval = true;
+    unit.scores = scores;
+    unit.n_scores = 1;
+    roll.job = 1;
+    roll.versions = versions;
+    roll.units = units;
+    roll.n_versions = roll.n_units = 1;
+    r.rollout = &roll;
+    size_t records = b.count;
+    replay_event(&b, &(struct td_coordinator_event){.kind = TD_CO_REPORT, .report = &r});
+    replay_deliver(&b);
+    assert_int_equal(b.count, records);
+    assert_int_equal(replay_view(&b, 1).arrived, 0);
+    replay_fini(&b);
+}
+
+// A rollout controller takes so many units at once; one that it does not take would never end.
+static void test_units_of_a_member_are_bounded(void **unused) {
+    (void)unused;
+    struct replay b;
+    replay_init(&b);
+    b.rows = b.plan.train_batch_size = TD_MEMBER_UNITS_MAX + 76;
+    b.plan.unit_groups = 1;
+    replay_start(&b);
+    replay_report_rollout(&b, 2, 4096);
+    replay_tick(&b, 1);
+    assert_int_equal(b.orders[2]->n_units, TD_MEMBER_UNITS_MAX);
+    replay_report_rollout(&b, 3, 100);
+    assert_int_equal(b.orders[2]->n_units, TD_MEMBER_UNITS_MAX);
+    assert_int_equal(b.orders[3]->n_units, 76);
+    replay_fini(&b);
+}
+
 // A suspended machine: members were not silent while nobody listened.
 static void test_pause_is_no_silence(void **unused) {
     (void)unused;
@@ -144,6 +214,8 @@ int main(void) {
         cmocka_unit_test(test_plan_from_the_journal_is_judged),
         cmocka_unit_test(test_submission_is_refused_with_its_cause),
         cmocka_unit_test(test_leader_that_reads_again_is_still),
+        cmocka_unit_test(test_reports_with_holes),
+        cmocka_unit_test(test_units_of_a_member_are_bounded),
         cmocka_unit_test(test_pause_is_no_silence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

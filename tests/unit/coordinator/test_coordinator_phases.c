@@ -161,6 +161,44 @@ static void test_epoch_ends(void **unused) {
     }
 }
 
+// Whatever the phase, a new process takes the job up where the journal has it, and no record of it
+// is refused.
+static void test_restart_in_every_phase(void **unused) {
+    (void)unused;
+    static const struct replay_train said[] = {{0},
+                                               {0},
+                                               {.finished = true},
+                                               {.closed = true},
+                                               {.closed = true, .arrived = 4},
+                                               {.missing = 1},
+                                               {.finished = true},
+                                               {.closed = true}};
+    for (size_t phase = 0; phase <= sizeof said / sizeof *said; phase++) {
+        struct replay b;
+        replay_init(&b);
+        replay_deliver(&b);
+        replay_tick(&b, REPLAY_TAKEOVER_MS);
+        replay_submit(&b, "first", 4);
+        for (size_t i = 0; i < phase; i++) {
+            replay_report_train(&b, 1, &said[i]);
+            replay_report_rollout(&b, 2, 8);
+        }
+        replay_restart(&b);
+        replay_deliver(&b);
+        replay_tick(&b, REPLAY_TAKEOVER_MS);
+        assert_true(td_coordinator_leads(b.machine));
+        for (size_t i = 0; i < 3; i++) {
+            replay_report_train(&b, 1, &said[i]);
+        }
+        train_to(&b, 3);
+        assert_true(b.ended);
+        assert_int_equal(b.outcome, TANDEM__JOURNAL__OUTCOME__SUCCEEDED);
+        assert_int_equal(td_coordinator_state(b.machine)->rejected, 0);
+        assert_int_equal(td_job_gang(replay_job(&b, 1), "actor")->generation, 1);
+        replay_fini(&b);
+    }
+}
+
 static void test_no_steps_succeed_at_once(void **unused) {
     (void)unused;
     struct replay b;
@@ -180,6 +218,7 @@ int main(void) {
         cmocka_unit_test(test_cancel_in_every_phase),
         cmocka_unit_test(test_jobs_queue_for_the_trainer),
         cmocka_unit_test(test_epoch_ends),
+        cmocka_unit_test(test_restart_in_every_phase),
         cmocka_unit_test(test_no_steps_succeed_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
