@@ -204,6 +204,11 @@ static void refused(struct td_trainc *x, uint32_t rank, const struct td_trainc_e
     }
     if (r->command == TD_TC_LOAD && g && g->base && (e->rc == TD_ECORRUPT || e->rc == TD_ENOENT)) {
         td_store_bad(x, g->base, line);
+    } else if (save && e->rc == TD_ENOENT && !x->stop_cause) {
+        // Deleted by the leader of a newer generation (A6), perhaps: the journal's end says so.
+        x->stop_cause = td_strdup(line);
+        td_follower_refresh(&x->follow);
+        td_trainc_push(out, TD_TC_FETCH_END);
     } else if (e->rc == TD_ENOSPC || e->rc == TD_EPERM || e->rc == TD_EIO || e->rc == TD_ESTOPPED ||
                (save && !passing)) {
         td_trainc_stop(x, out, line);

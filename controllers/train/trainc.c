@@ -68,6 +68,7 @@ void td_trainc_free(struct td_trainc *x) {
     td_trainc_forget_missing(x);
     td_free(x->round_metrics);
     td_free(x->failed);
+    td_free(x->stop_cause);
     td_proto_free(x->mismatch);
     td_proto_free(x->saving);
     td_proto_free(x->saved);
@@ -178,7 +179,8 @@ static void reset_gang(struct td_trainc *x, struct td_trainc_effects *out) {
     x->saving = x->saved = NULL;
     x->mismatch = NULL;
     td_free(x->failed);
-    x->failed = NULL;
+    td_free(x->stop_cause);
+    x->failed = x->stop_cause = NULL;
     x->listed = 0;
 }
 
@@ -276,6 +278,10 @@ static void decide(struct td_trainc *x, struct td_trainc_effects *out) {
     follow_journal(x, out);
     if (!x->job) {
         td_trainc_wait(x, "a gang on this member");
+        return;
+    }
+    if (x->stop_cause) {
+        td_trainc_stop(x, out, x->stop_cause);
         return;
     }
     td_arrived_follow(x, false, out);

@@ -100,6 +100,7 @@ struct td_trainc {
     bool lost;
     char lost_cause[TD_WAIT_TEXT_MAX];
     char *failed;
+    char *stop_cause; // to stop with, if the journal, read to its end, still gives the gang to here
     Tandem__Sync__Mismatch *mismatch;
     struct { // builds of generations, for the words of a mismatch
         uint64_t generation;

@@ -462,6 +462,36 @@ static void test_trainc_refusals(void **state) {
     }
 }
 
+// The folder of a gang that was replaced is deleted by the new one (A6) while this controller,
+// which has not read so far, still writes into it: no reason to stop.
+static void test_trainc_save_folder_is_gone(void **state) {
+    (void)state;
+    for (int replaced = 0; replaced < 2; replaced++) {
+        struct world *w = world_new(1);
+        w->plan.checkpoint_every = 1;
+        world_to_step0(w);
+        world_next_round(w);
+        world_run(w);
+        world_commit(w);
+        assert_true(world_run_until(w, TD_TC_SAVE));
+        if (replaced) {
+            world_gang(w, WORLD_MEMBER + 1);
+        }
+        refuse_first(w, TD_ENOENT);
+        struct td_trainc_effects one = {td_memdup(w->queue, sizeof w->queue[0]), 1, 1};
+        td_trainc_effects_fini(&one);
+        memmove(w->queue, w->queue + 1, --w->queue_count * sizeof w->queue[0]);
+        world_run(w);
+        if (replaced) {
+            assert_null(w->stopped);
+        } else {
+            assert_non_null(w->stopped);
+            assert_non_null(strstr(w->stopped, "of course"));
+        }
+        world_free(w);
+    }
+}
+
 static void test_trainc_ranks_differ_in_digest(void **state) {
     (void)state;
     struct world *w = world_new(WORLD_RANKS);
@@ -553,6 +583,7 @@ int main(void) {
         cmocka_unit_test(test_trainc_redo_mismatch_and_fork),
         cmocka_unit_test(test_trainc_bad_base),
         cmocka_unit_test(test_trainc_refusals),
+        cmocka_unit_test(test_trainc_save_folder_is_gone),
         cmocka_unit_test(test_trainc_ranks_differ_in_digest),
         cmocka_unit_test(test_trainc_worker_of_another_job),
         cmocka_unit_test(test_trainc_too_few_workers),
