@@ -1,6 +1,7 @@
 // The pool: see pool.h. A slot goes CONNECTING → ATTACHING → SETTING_UP → UP and, on any failure,
-// back to CONNECTING after a pause that doubles. The worker's pid comes from the socket, so that a
-// worker of an earlier controller is handled like a child.
+// back to CONNECTING, once the process has ended, after a pause that doubles. The worker's pid
+// comes from the socket, so that a worker of an earlier controller is handled like a child; it is
+// held as a pidfd, since the pid of one that is not a child may become a stranger's at any time.
 #include "controllers/common/pool.h"
 
 #include <errno.h>
@@ -19,12 +20,14 @@
 
 enum {
     TICK_MS = 100,
+    STALL_MS = 1000, // a tick that is later by this says nothing about the workers
     CONNECT_POLL_MS = 10,
     BACKOFF_FIRST_MS = 100,
     BACKOFF_MAX_MS = 5000,
     FAILURES_MAX = 5,
     HEALTHY_MS = 30000,
     DOING_MAX = 32,
+    CAUSE_MAX = 256,
 };
 
 enum slot_state { SLOT_CONNECTING, SLOT_ATTACHING, SLOT_SETTING_UP, SLOT_UP, SLOT_GONE };
@@ -44,9 +47,11 @@ struct slot {
     char *path;
     struct td_ipc_conn *conn;
     struct td_watch *watch;
-    pid_t pid;       // of the connected worker, 0: none
+    int process;     // pidfd of the worker that is connected, or has to end; −1: none
     pid_t child;     // started and not yet connected, 0: none
     int64_t next_ms; // when to try again
+    char *doomed;    // owned: why it is to be ended in the next turn
+    char last_cause[CAUSE_MAX];
     int64_t started_ms, heard_ms, up_ms;
     int64_t backoff_ms;
     int failures;
@@ -57,10 +62,19 @@ struct slot {
     uint64_t tokens, tokens_before; // of this process; of those before it
 };
 
+struct late_reply { // to a request that was not sent
+    struct late_reply *next;
+    td_pool_reply_fn *reply;
+    void *user;
+    int worker;
+};
+
 struct td_pool {
     struct td_pool_config config;
     struct slot *slots;
-    struct td_timer *timer;
+    struct td_timer *timer, *late_timer;
+    struct late_reply *late, **late_tail;
+    int64_t tick_ms; // when the next tick was due
     uint64_t seq;
     bool stopping;
     int64_t stop_until_ms;
@@ -89,19 +103,44 @@ static void end_pending(struct slot *s) {
     }
 }
 
+static void end_process(const struct slot *s) {
+    if (s->process >= 0) {
+        (void)pidfd_send_signal(s->process, SIGKILL, NULL, 0); // or it has ended: all the same
+    }
+}
+
+// Also true of one that its parent has not reaped: a worker of an earlier controller is nobody's
+// child here.
+static bool has_ended(struct slot *s) {
+    struct pollfd p = {.fd = s->process, .events = POLLIN};
+    if (s->process >= 0 && poll(&p, 1, 0) > 0) {
+        close(s->process);
+        s->process = -1;
+    }
+    return s->process < 0;
+}
+
+static void try_later(struct slot *s) {
+    s->failures++;
+    s->next_ms = now_of(s) + s->backoff_ms;
+    s->backoff_ms = s->backoff_ms * 2 < BACKOFF_MAX_MS ? s->backoff_ms * 2 : BACKOFF_MAX_MS;
+}
+
 // Drops the connection and ends the process; the slot tries again later. A worker that was told to
 // stop and closed its end is left to finish: finish_stop waits for it.
 static void slot_down(struct slot *s, const char *cause) {
     bool was_up = s->state == SLOT_UP;
-    if (s->pid > 0 && !s->pool->stopping) {
-        kill(s->pid, SIGKILL);
-        s->pid = 0;
+    if (!s->pool->stopping) {
+        end_process(s);
     }
     td_watch_close(s->watch);
     td_ipc_conn_free(s->conn);
+    td_free(s->doomed);
     s->watch = NULL;
     s->conn = NULL;
+    s->doomed = NULL;
     s->doing[0] = 0;
+    snprintf(s->last_cause, sizeof s->last_cause, "%s", cause);
     s->tokens_before += s->tokens;
     s->tokens = 0;
     s->state = s->pool->stopping ? SLOT_GONE : SLOT_CONNECTING;
@@ -109,9 +148,7 @@ static void slot_down(struct slot *s, const char *cause) {
         s->failures = 0;
         s->backoff_ms = BACKOFF_FIRST_MS;
     }
-    s->failures++;
-    s->next_ms = now_of(s) + s->backoff_ms;
-    s->backoff_ms = s->backoff_ms * 2 < BACKOFF_MAX_MS ? s->backoff_ms * 2 : BACKOFF_MAX_MS;
+    try_later(s);
     end_pending(s);
     if (!s->pool->stopping) {
         td_trace_warn("worker down", "worker=%s-%d cause=\"%s\"", s->pool->config.name, s->index,
@@ -130,14 +167,10 @@ static void slot_failed(struct slot *s, const struct td_err *err) {
 
 static void child_exited(void *user, pid_t pid, int status) {
     struct slot *s = user;
-    (void)status;
-    if (s->child == pid) {
+    if (s->child == pid) { // else the socket's end tells
         s->child = 0;
-        s->failures++;
-        s->next_ms = now_of(s) + s->backoff_ms;
-    }
-    if (s->pid == pid) {
-        s->pid = 0; // gone already: the socket's end follows
+        snprintf(s->last_cause, sizeof s->last_cause, "it ended with wait status %d", status);
+        try_later(s);
     }
 }
 
@@ -180,8 +213,7 @@ static void slot_send(struct slot *s, td_frame *frame, int fd, td_pool_reply_fn 
     frame->seq = ++s->pool->seq;
     push_pending(s, frame->seq, reply, user);
     if (td_ipc_send(s->conn, frame, &fd, fd >= 0, &err) != TD_OK) {
-        td_trace_info("request not sent", "worker=%s-%d cause=\"%s\"", s->pool->config.name,
-                      s->index, err.msg);
+        td_pool_kill(s->pool, s->index, err.msg); // it would never be answered
     }
     watch_writes(s);
 }
@@ -218,6 +250,10 @@ static void on_setup_reply(void *user, int worker, const td_frame *f, const int 
 }
 
 static void slot_attached(struct slot *s, const Tandem__Worker__Status *status) {
+    if (!status) {
+        slot_down(s, "it attached without telling what it holds");
+        return;
+    }
     if (status->set_up) {
         slot_up(s, status);
         return;
@@ -231,20 +267,47 @@ static void slot_attached(struct slot *s, const Tandem__Worker__Status *status) 
     slot_send(s, &frame, -1, on_setup_reply, s);
 }
 
-static void slot_connect(struct slot *s) {
-    struct td_err err;
-    if (td_ipc_connect(s->path, &s->conn, &err) != TD_OK) {
-        if (!s->child) {
-            slot_spawn(s);
-        } else if (now_of(s) - s->started_ms > s->pool->config.start_ms) {
-            kill(s->child, SIGKILL);
-        }
-        return;
-    }
+// −1 when it has ended. Its listener ends with it, and the connection with that: while the
+// connection holds, the pid is still the worker's.
+static int open_process(const struct td_ipc_conn *conn) {
     struct ucred peer = {0};
     socklen_t len = sizeof peer;
-    getsockopt(td_ipc_fd(s->conn), SOL_SOCKET, SO_PEERCRED, &peer, &len);
-    s->pid = peer.pid;
+    getsockopt(td_ipc_fd(conn), SOL_SOCKET, SO_PEERCRED, &peer, &len);
+    int process = peer.pid > 0 ? pidfd_open(peer.pid, 0) : -1;
+    struct pollfd p = {.fd = td_ipc_fd(conn), .events = POLLIN};
+    if (process >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR))) {
+        close(process);
+        process = -1;
+    }
+    return process;
+}
+
+static void not_connected(struct slot *s, enum td_rc rc, struct td_err *err) {
+    const struct td_pool_config *c = &s->pool->config;
+    bool late = now_of(s) - s->started_ms > c->start_ms;
+    if (s->child) {
+        if (late && td_children_signal(c->children, s->child, SIGKILL, NULL) != TD_OK) {
+            s->child = 0;
+        }
+    } else if (rc == TD_ENOENT || rc == TD_ECLOSED) {
+        slot_spawn(s);
+    } else if (rc == TD_ETIMEOUT) { // stopped, by its look
+        try_later(s);
+    } else {
+        (void)td_err_in(err, "worker %s-%d", c->name, s->index);
+        slot_failed(s, err);
+        s->next_ms = now_of(s) + BACKOFF_MAX_MS;
+    }
+}
+
+static void slot_connect(struct slot *s) {
+    struct td_err err;
+    enum td_rc rc = td_ipc_connect(s->path, &s->conn, &err);
+    if (rc != TD_OK) {
+        not_connected(s, rc, &err);
+        return;
+    }
+    s->process = open_process(s->conn);
     s->child = 0;
     s->heard_ms = now_of(s);
     if (td_watch_fd(s->pool->config.loop, td_ipc_fd(s->conn), TD_LOOP_READ, slot_read, s,
@@ -305,6 +368,10 @@ static void take_frame(struct slot *s, const td_frame *f, const int *fds) {
         return;
     }
     if (f->body_case == TANDEM__WORKER__FRAME__BODY_ERROR && f->reply_to == 0) {
+        if (f->error->code == TD_ECONFLICT && s->state == SLOT_ATTACHING && s->process >= 0) {
+            close(s->process); // it serves another controller: not ours to end
+            s->process = -1;
+        }
         slot_down(s, f->error->message);
         return;
     }
@@ -348,13 +415,25 @@ static void slot_read(void *user, int fd, unsigned events) {
 static void slot_check(struct slot *s) {
     const struct td_pool_config *c = &s->pool->config;
     int64_t now = now_of(s);
+    if (s->doomed) {
+        char *cause = s->doomed;
+        s->doomed = NULL;
+        slot_down(s, cause);
+        td_free(cause);
+        return;
+    }
     if (s->state == SLOT_CONNECTING) {
+        if (!has_ended(s)) {
+            return; // two must not work at one place
+        }
         if (s->failures > FAILURES_MAX) {
             struct td_err err;
             (void)td_fail(&err, TD_ECLOSED,
-                          "worker %s-%d ended %d times in a row; its messages are above", c->name,
-                          s->index, s->failures);
+                          "worker %s-%d failed %d times in a row, at last: %s; its messages are "
+                          "above",
+                          c->name, s->index, s->failures, s->last_cause);
             s->failures = 0;
+            s->next_ms = now + BACKOFF_MAX_MS;
             slot_failed(s, &err);
             return;
         }
@@ -378,19 +457,6 @@ static void slot_check(struct slot *s) {
     }
 }
 
-// Also true of one that its parent has not reaped: a worker of an earlier controller is nobody's
-// child here.
-static bool has_ended(pid_t pid) {
-    int fd = pidfd_open(pid, 0);
-    if (fd < 0) {
-        return true;
-    }
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    bool ended = poll(&p, 1, 0) > 0;
-    close(fd);
-    return ended;
-}
-
 // A worker that was killed could not remove its socket file.
 static void remove_dead_socket(const struct slot *s) {
     struct td_ipc_conn *conn = NULL;
@@ -407,17 +473,14 @@ static void finish_stop(struct td_pool *p) {
     bool all = true;
     for (int i = 0; i < p->config.count; i++) {
         struct slot *s = &p->slots[i];
-        if (s->child > 0) { // started, never attached
-            kill(s->child, SIGKILL);
-            s->child = 0;
+        if (s->child > 0 &&
+            td_children_signal(p->config.children, s->child, SIGKILL, NULL) != TD_OK) {
+            s->child = 0; // started, never attached; child_exited tells else
         }
-        if (s->pid > 0 && now >= p->stop_until_ms) {
-            kill(s->pid, SIGKILL);
+        if (now >= p->stop_until_ms) {
+            end_process(s);
         }
-        if (s->pid > 0 && has_ended(s->pid)) {
-            s->pid = 0;
-        }
-        all = all && s->pid == 0;
+        all = has_ended(s) && s->child == 0 && all;
     }
     if (all) {
         for (int i = 0; i < p->config.count; i++) {
@@ -429,12 +492,27 @@ static void finish_stop(struct td_pool *p) {
     }
 }
 
+// After this process was stopped, or the machine asleep, heartbeats lie unread: a worker is silent
+// only by the time in which it could be heard.
+static void forgive_stall(struct td_pool *p) {
+    int64_t stall = p->tick_ms ? td_loop_now_ms(p->config.loop) - p->tick_ms : 0;
+    for (int i = 0; stall > STALL_MS && i < p->config.count; i++) {
+        struct slot *s = &p->slots[i];
+        s->heard_ms += stall;
+        s->started_ms += stall;
+        if (s->first) {
+            s->first->since_ms += stall;
+        }
+    }
+}
+
 static void on_tick(void *user) {
     struct td_pool *p = user;
     if (p->stopping) {
         finish_stop(p);
         return;
     }
+    forgive_stall(p);
     int64_t delay = TICK_MS;
     for (int i = 0; i < p->config.count; i++) {
         slot_check(&p->slots[i]);
@@ -442,7 +520,21 @@ static void on_tick(void *user) {
             delay = CONNECT_POLL_MS;
         }
     }
+    p->tick_ms = td_loop_now_ms(p->config.loop) + delay;
     td_timer_start(p->timer, delay);
+}
+
+static void give_late_replies(void *user) {
+    struct td_pool *p = user;
+    struct late_reply *l = p->late;
+    p->late = NULL;
+    p->late_tail = &p->late;
+    while (l) {
+        struct late_reply *next = l->next;
+        l->reply(l->user, l->worker, NULL, NULL);
+        td_free(l);
+        l = next;
+    }
 }
 
 struct td_pool *td_pool_new(const struct td_pool_config *config) {
@@ -456,8 +548,11 @@ struct td_pool *td_pool_new(const struct td_pool_config *config) {
         s->index = i;
         s->path = td_asprintf("%s/%s-%d.sock", config->dir, config->name, i);
         s->last = &s->first;
+        s->process = -1;
         s->backoff_ms = BACKOFF_FIRST_MS;
     }
+    p->late_tail = &p->late;
+    p->late_timer = td_timer_new(config->loop, give_late_replies, p);
     p->timer = td_timer_new(config->loop, on_tick, p);
     td_timer_start(p->timer, 0);
     return p;
@@ -490,15 +585,21 @@ void td_pool_free(struct td_pool *p) {
     td_timer_close(p->timer);
     for (int i = 0; i < p->config.count; i++) {
         struct slot *s = &p->slots[i];
+        s->state = SLOT_GONE;
+        td_children_forget(p->config.children, s);
         td_watch_close(s->watch);
         td_ipc_conn_free(s->conn);
-        while (s->first) {
-            struct pending *next = s->first->next;
-            td_free(s->first);
-            s->first = next;
+        end_pending(s);
+        if (s->process >= 0) {
+            close(s->process);
         }
+        td_free(s->doomed);
         td_free(s->path);
     }
+    while (p->late) {
+        give_late_replies(p);
+    }
+    td_timer_close(p->late_timer);
     td_free(p->slots);
     td_free(p);
 }
@@ -507,33 +608,32 @@ bool td_pool_is_up(const struct td_pool *p, int worker) {
     return p->slots[worker].state == SLOT_UP;
 }
 
-struct late_reply {
-    td_pool_reply_fn *reply;
-    void *user;
-    int worker;
-};
-
-static void give_late_reply(void *user) {
-    struct late_reply *l = user;
-    l->reply(l->user, l->worker, NULL, NULL);
-    td_free(l);
-}
-
 void td_pool_send(struct td_pool *p, int worker, td_frame *frame, int fd, td_pool_reply_fn *reply,
                   void *user) {
     struct slot *s = &p->slots[worker];
     if (s->state == SLOT_UP && s->pending_count < TD_POOL_PENDING_MAX) {
         slot_send(s, frame, fd, reply, user);
-    } else if (reply) {
+        return;
+    }
+    if (s->state == SLOT_UP) {
+        td_pool_kill(p, worker, "it leaves too many requests unanswered");
+    }
+    if (reply) {
         struct late_reply *l = td_alloc(sizeof *l);
-        *l = (struct late_reply){reply, user, worker};
-        td_loop_defer(p->config.loop, give_late_reply, l);
+        *l = (struct late_reply){.reply = reply, .user = user, .worker = worker};
+        *p->late_tail = l;
+        p->late_tail = &l->next;
+        td_timer_start(p->late_timer, 0);
     }
 }
 
+// Later: it is called while a machine's effects are carried out, and down is an event for it.
 void td_pool_kill(struct td_pool *p, int worker, const char *cause) {
-    if (p->slots[worker].conn) {
-        slot_down(&p->slots[worker], cause);
+    struct slot *s = &p->slots[worker];
+    if (s->conn && !s->doomed && !p->stopping) {
+        s->doomed = td_strdup(cause);
+        p->tick_ms = td_loop_now_ms(p->config.loop);
+        td_timer_start(p->timer, 0);
     }
 }
 

@@ -21,8 +21,7 @@ enum { TD_POOL_WORKERS_MAX = 64, TD_POOL_PENDING_MAX = 65536 };
 typedef void td_pool_reply_fn(void *user, int worker, const td_frame *frame, const int *fds);
 
 struct td_pool_fns {
-    // Ready for work. status is borrowed. fresh: Setup was done just now, so the worker holds
-    // nothing.
+    // Ready for work; status (borrowed) says what it holds.
     void (*up)(void *user, int worker, const Tandem__Worker__Status *status);
     void (*down)(void *user, int worker, const char *cause);
     void (*generated)(void *user, int worker, const Tandem__Worker__Generated *m);
@@ -48,17 +47,18 @@ struct td_pool_config {
 
 struct td_pool *td_pool_new(const struct td_pool_config *config);
 // Sends Stop to every worker; done(user) on the loop when all have gone (those that do not within
-// stop_ms are killed). Afterwards td_pool_free.
+// stop_ms are killed), their sockets too. Afterwards td_pool_free.
 void td_pool_stop(struct td_pool *p, int64_t stop_ms, td_loop_fn *done, void *user);
-// Leaves the workers running, to be attached again.
+// Leaves the workers running, to be attached again. Requests without an answer get NULL now; no
+// other callback is made, then or later.
 void td_pool_free(struct td_pool *p);
 
 bool td_pool_is_up(const struct td_pool *p, int worker);
-// Sends a request to a worker that is up (else reply is called with NULL in a later turn).
-// frame->seq is set here.
+// Sends a request to a worker that is up (else reply is called with NULL in a later turn). One with
+// TD_POOL_PENDING_MAX requests unanswered is ended. frame->seq is set here.
 void td_pool_send(struct td_pool *p, int worker, td_frame *frame, int fd, td_pool_reply_fn *reply,
                   void *user);
-// Ends a worker that cannot be trusted any more; it is replaced.
+// Ends a worker that cannot be trusted any more, in a later turn (down tells); it is replaced.
 void td_pool_kill(struct td_pool *p, int worker, const char *cause);
 // What a worker does and since when, for status lines; "" when down.
 const char *td_pool_doing(const struct td_pool *p, int worker, int64_t *since_ms);

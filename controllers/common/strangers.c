@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,33 +14,43 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
-// Asks for an end, waits for the socket's, then insists.
+enum { KILL_MS = 1000 }; // of the kernel, to end a process
+
+static bool wait_for_end(int process, int64_t until_ms) {
+    struct pollfd p = {.fd = process, .events = POLLIN};
+    int64_t left = until_ms - td_clock_ms();
+    return poll(&p, 1, left > 0 ? (int)left : 0) > 0;
+}
+
+// Asks for an end, waits for the process's, then insists.
 static void end_one(const char *path, int64_t until_ms) {
     struct td_ipc_conn *conn = NULL;
     struct td_err err;
-    if (td_ipc_connect(path, &conn, &err) != TD_OK) {
-        unlink(path);
+    enum td_rc rc = td_ipc_connect(path, &conn, &err);
+    if (rc == TD_ECLOSED) {
+        unlink(path); // left by one that was killed
+    }
+    if (rc != TD_OK) {
         return;
     }
     struct ucred peer = {0};
     socklen_t len = sizeof peer;
     getsockopt(td_ipc_fd(conn), SOL_SOCKET, SO_PEERCRED, &peer, &len);
+    int process = peer.pid > 0 ? pidfd_open(peer.pid, 0) : -1;
     Tandem__Worker__Stop body = TANDEM__WORKER__STOP__INIT;
     td_frame frame = TANDEM__WORKER__FRAME__INIT;
     frame.body_case = TANDEM__WORKER__FRAME__BODY_STOP;
     frame.stop = &body;
-    bool ended = td_ipc_send(conn, &frame, NULL, 0, &err) != TD_OK;
-    while (!ended && td_clock_ms() < until_ms) {
-        struct pollfd p = {.fd = td_ipc_fd(conn), .events = POLLIN};
-        (void)poll(&p, 1, 50);
-        td_frame *reply = NULL;
-        int fds[TD_FRAME_FDS_MAX];
-        ended = td_ipc_recv(conn, &reply, fds, &err) != TD_OK;
-        td_frame_free(reply);
+    if (td_ipc_send(conn, &frame, NULL, 0, &err) != TD_OK) {
+        td_trace_info("not asked to stop", "socket=%s cause=\"%s\"", path, err.msg);
     }
-    if (!ended && peer.pid > 0) {
+    if (process >= 0 && !wait_for_end(process, until_ms)) {
         td_trace_warn("worker killed", "socket=%s pid=%d", path, (int)peer.pid);
-        kill(peer.pid, SIGKILL);
+        (void)pidfd_send_signal(process, SIGKILL, NULL, 0);
+        (void)wait_for_end(process, td_clock_ms() + KILL_MS);
+    }
+    if (process >= 0) {
+        close(process);
     }
     td_ipc_conn_free(conn);
     unlink(path);

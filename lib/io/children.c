@@ -166,6 +166,15 @@ enum td_rc td_children_spawn(struct td_children *children, const struct td_child
     return TD_OK;
 }
 
+void td_children_forget(struct td_children *children, const void *user) {
+    td_loop_assert(children->loop);
+    for (size_t i = 0; i < children->count; i++) {
+        if (children->children[i].user == user) {
+            children->children[i].on_exit = NULL;
+        }
+    }
+}
+
 enum td_rc td_children_signal(struct td_children *children, pid_t pid, int signum,
                               struct td_err *err) {
     td_loop_assert(children->loop);

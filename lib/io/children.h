@@ -39,6 +39,8 @@ void td_children_free(struct td_children *children); // accepts NULL
 // program; TD_ELIMIT: too many children.
 enum td_rc td_children_spawn(struct td_children *children, const struct td_child_opts *opts,
                              pid_t *pid, struct td_err *err) TD_MUST_CHECK;
+// The ends of children that were started for user are not reported any more; they are still reaped.
+void td_children_forget(struct td_children *children, const void *user);
 // TD_ENOENT: no child with this pid is alive.
 enum td_rc td_children_signal(struct td_children *children, pid_t pid, int signum,
                               struct td_err *err) TD_MUST_CHECK;

@@ -157,6 +157,26 @@ static void test_children_may_be_freed_in_a_callback(void **state) {
     stop(&family);
 }
 
+// Who started a child may be gone when it ends: it is reaped and nobody is told.
+static void test_children_are_reaped_when_forgotten(void **state) {
+    (void)state;
+    struct family family, gone = {0};
+    start(&family, 4);
+    const char *argv[] = {"/bin/sh", "-c", "exit 0", NULL};
+    struct td_child_opts opts = {.argv = argv, .on_exit = on_exit_note, .user = &gone};
+    pid_t pid = 0, own = spawn(&family, "exit 0", NULL, NULL, 0);
+    assert_int_equal(td_children_spawn(family.children, &opts, &pid, NULL), TD_OK);
+    td_children_forget(family.children, &gone);
+    wait_until(family.loop, &family.exits, 1);
+    assert_int_equal(family.pid, own);
+    while (td_children_count(family.children) > 0) {
+        spawn(&family, "exit 0", NULL, NULL, 0); // its end has the others looked at too
+        wait_until(family.loop, &family.exits, family.exits + 1);
+    }
+    assert_int_equal(gone.exits, 0);
+    stop(&family);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_children_report_how_they_ended),
@@ -164,6 +184,7 @@ int main(void) {
         cmocka_unit_test(test_children_start_with_default_signals),
         cmocka_unit_test(test_children_errors),
         cmocka_unit_test(test_children_may_be_freed_in_a_callback),
+        cmocka_unit_test(test_children_are_reaped_when_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,11 +25,14 @@ static void spawn(struct client *c, int grace_s) {
     }
 }
 
-void client_start(struct client *c, const struct tiny_job *job, int grace_s) {
-    *c = (struct client){
-        .job = job, .socket = tiny_job_path(job, "w.sock"), .reply_fd = -1, .seq = 1};
+void client_start_at(struct client *c, const struct tiny_job *job, const char *name, int grace_s) {
+    *c = (struct client){.job = job, .socket = tiny_job_path(job, name), .reply_fd = -1, .seq = 1};
     spawn(c, grace_s);
     client_connect(c);
+}
+
+void client_start(struct client *c, const struct tiny_job *job, int grace_s) {
+    client_start_at(c, job, "w.sock", grace_s);
 }
 
 void client_connect(struct client *c) {

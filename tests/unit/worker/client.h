@@ -34,7 +34,8 @@ struct client {
     int result_count;
 };
 
-// Starts the process and waits for its socket.
+// Starts the process at DIR/name (of the job) and waits for its socket.
+void client_start_at(struct client *c, const struct tiny_job *job, const char *name, int grace_s);
 void client_start(struct client *c, const struct tiny_job *job, int grace_s);
 void client_connect(struct client *c);
 void client_disconnect(struct client *c);
