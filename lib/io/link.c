@@ -11,10 +11,20 @@
 #include "lib/base/buf.h"
 #include "lib/base/check.h"
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 
 struct slot { // a message that waits for its turn
     struct td_buf bytes;
     bool waiting, due; // due: was there when the turn began
+};
+
+struct pull { // waits for an offer of its key
+    struct td_link *link;
+    struct pull *next;
+    struct td_link_snapshot key;
+    struct td_timer *timer;
+    td_link_pulled_fn *done;
+    void *user;
 };
 
 struct td_link {
@@ -23,6 +33,7 @@ struct td_link {
     td_link_orders_fn *on_orders;
     void *user;
     struct slot report, orders;
+    struct pull *pulls;
 };
 
 struct offer {
@@ -141,12 +152,26 @@ static void remove_offer(struct td_link_hub *hub, size_t i) {
     hub->offers[i] = hub->offers[--hub->offer_count];
 }
 
+static void end_pull(struct pull *pull, int fd) {
+    struct pull **at = &pull->link->pulls;
+    while (*at != pull) {
+        at = &(*at)->next;
+    }
+    *at = pull->next;
+    td_timer_close(pull->timer);
+    pull->done(pull->user, fd);
+    td_free(pull);
+}
+
 void td_link_free(struct td_link *link) {
     if (!link) {
         return;
     }
     struct td_link_hub *hub = link->hub;
     td_loop_assert(hub->loop);
+    while (link->pulls) {
+        end_pull(link->pulls, -1);
+    }
     for (size_t i = hub->offer_count; i-- > 0;) {
         if (hub->offers[i].link == link) {
             remove_offer(hub, i);
@@ -207,6 +232,13 @@ enum td_rc td_link_offer_snapshot(struct td_link *link, const struct td_link_sna
         return td_fail(err, TD_ELIMIT, "more than %d snapshots are offered", TD_LINK_SNAPSHOTS_MAX);
     }
     hub->offers[hub->offer_count++] = (struct offer){*key, link, copy};
+    for (size_t i = 0; i < hub->link_count; i++) {
+        for (struct pull *p = hub->links[i]->pulls; p; p = p->next) {
+            if (same_key(&p->key, key)) {
+                td_timer_start(p->timer, 0);
+            }
+        }
+    }
     return TD_OK;
 }
 
@@ -217,15 +249,27 @@ void td_link_withdraw_snapshot(struct td_link *link, const struct td_link_snapsh
     }
 }
 
-enum td_rc td_link_pull_snapshot(struct td_link *link, const struct td_link_snapshot *key, int *fd,
-                                 struct td_err *err) {
+// The offer is there, or the time is over.
+static void on_pull(void *user) {
+    struct pull *pull = user;
+    struct td_link_hub *hub = pull->link->hub;
+    size_t i = find_offer(hub, NULL, &pull->key);
+    struct td_err err;
+    int fd = -1;
+    if (i < hub->offer_count && duplicate(hub->offers[i].fd, &fd, &err) != TD_OK) {
+        td_trace_warn("snapshot not pulled", "cause=\"%s\"", err.msg);
+    }
+    end_pull(pull, fd);
+}
+
+void td_link_pull_snapshot(struct td_link *link, const struct td_link_snapshot *key,
+                           int64_t wait_ms, td_link_pulled_fn *done, void *user) {
     struct td_link_hub *hub = link->hub;
     td_loop_assert(hub->loop);
-    size_t i = find_offer(hub, NULL, key);
-    if (i == hub->offer_count) {
-        return td_fail(err, TD_ENOENT,
-                       "nobody offers job %" PRIu64 " version (%" PRIu64 ", %" PRIu64 ")", key->job,
-                       key->lineage, key->step);
-    }
-    return duplicate(hub->offers[i].fd, fd, err);
+    struct pull *pull = td_alloc(sizeof *pull);
+    *pull =
+        (struct pull){.link = link, .next = link->pulls, .key = *key, .done = done, .user = user};
+    link->pulls = pull;
+    pull->timer = td_timer_new(hub->loop, on_pull, pull);
+    td_timer_start(pull->timer, find_offer(hub, NULL, key) < hub->offer_count ? 0 : wait_ms);
 }

@@ -42,8 +42,10 @@ struct td_link_snapshot {
 enum td_rc td_link_offer_snapshot(struct td_link *link, const struct td_link_snapshot *key, int fd,
                                   struct td_err *err) TD_MUST_CHECK;
 void td_link_withdraw_snapshot(struct td_link *link, const struct td_link_snapshot *key);
-// *fd: a duplicate, the caller's. TD_ENOENT: nobody offers it (now).
-enum td_rc td_link_pull_snapshot(struct td_link *link, const struct td_link_snapshot *key, int *fd,
-                                 struct td_err *err) TD_MUST_CHECK;
+// Takes a snapshot that is offered, or will be within wait_ms: done is called once, in a later turn
+// or by td_link_free, with a duplicate that is the callee's, or −1.
+typedef void td_link_pulled_fn(void *user, int fd);
+void td_link_pull_snapshot(struct td_link *link, const struct td_link_snapshot *key,
+                           int64_t wait_ms, td_link_pulled_fn *done, void *user);
 
 #endif
