@@ -148,35 +148,47 @@ static void round_counts(const struct td_batch *b, double *tokens, double *seque
     }
 }
 
-// Log-probs of every trained token of the batch under w into out; their entropies, aggregated over
-// the round as verl does, into *entropy.
+// Takes over the log-probs of t->micro into out; adds to *entropy what its tokens weigh in the mean
+// over the round, as verl aggregates.
+static void keep_logp(struct td_trainer *t, double *out, double *entropy) {
+    const struct td_micro *mb = &t->micro;
+    double tokens, sequences;
+    round_counts(t->batch, &tokens, &sequences);
+    for (int i = 0; i < mb->batch; i++) {
+        size_t n = (size_t)(mb->first[i + 1] - mb->first[i]);
+        double weight = td_agg_weight(&t->config.loss, n, tokens, sequences);
+        for (int32_t k = mb->first[i]; k < mb->first[i + 1]; k++) {
+            out[mb->token[k]] = mb->logp[k];
+            *entropy += weight * mb->entropy[k];
+        }
+    }
+}
+
+// Log-probs of every trained token of the batch under w into out; their mean entropy.
 static enum td_rc score(struct td_trainer *t, const struct td_weights *w, double *out,
                         double *entropy, struct td_err *err) {
-    const struct td_batch *b = t->batch;
-    struct td_micro *mb = &t->micro;
-    double tokens, sequences;
     *entropy = 0;
-    round_counts(b, &tokens, &sequences);
-    for (uint32_t row = 0; td_micro_fill(t, &row, b->rows);) {
+    for (uint32_t row = 0; td_micro_fill(t, &row, t->batch->rows);) {
         enum td_rc rc = td_micro_forward(t, w, TD_FORWARD_SCORE, err);
         if (rc != TD_OK) {
             return rc;
         }
-        for (int i = 0; i < mb->batch; i++) {
-            size_t n = (size_t)(mb->first[i + 1] - mb->first[i]);
-            double weight = td_agg_weight(&t->config.loss, n, tokens, sequences);
-            for (int32_t k = mb->first[i]; k < mb->first[i + 1]; k++) {
-                out[mb->token[k]] = mb->logp[k];
-                *entropy += weight * mb->entropy[k];
-            }
-        }
+        keep_logp(t, out, entropy);
     }
     return TD_OK;
 }
 
-// |exp(old log-prob) − exp(log-prob at sampling)| over trained tokens: 0 where one engine serves
-// both, on the CPU.
-static void rollout_diff(const struct td_trainer *t, struct td_metrics *metrics) {
+// One update over all rows: its forward is under the parent's weights and gives the old log-probs
+// too, bit for bit, so that prep need not.
+static bool one_update(const struct td_trainer *t) {
+    const struct td_batch *b = t->batch;
+    return !t->config.sft && b->updates == 1 && b->mini[0] == 0 && b->mini[1] == b->rows;
+}
+
+// Of the old log-probs: their entropy, and |exp(old log-prob) − exp(log-prob at sampling)| over
+// trained tokens: 0 where one engine serves both, on the CPU.
+static void old_logp_metrics(const struct td_trainer *t, double entropy,
+                             struct td_metrics *metrics) {
     const struct td_batch *b = t->batch;
     double most = 0, sum = 0, count, unused;
     round_counts(b, &count, &unused);
@@ -189,6 +201,7 @@ static void rollout_diff(const struct td_trainer *t, struct td_metrics *metrics)
             sum += diff;
         }
     }
+    td_metrics_add(metrics, "actor/entropy", entropy, TD_FOLD_SUM);
     td_metrics_add(metrics, "training/rollout_probs_diff_max", most, TD_FOLD_MAX);
     td_metrics_add(metrics, "training/rollout_probs_diff_mean", count > 0 ? sum / count : 0,
                    TD_FOLD_SUM);
@@ -196,19 +209,21 @@ static void rollout_diff(const struct td_trainer *t, struct td_metrics *metrics)
 
 static enum td_rc prep_policy(struct td_trainer *t, struct td_metrics *metrics,
                               struct td_err *err) {
-    double entropy = 0, unused = 0;
+    double entropy, unused;
     if (t->config.use_reference && !t->has_reference) {
         return td_fail(err, TD_EINVAL, "the reference policy has no weights");
     }
     t->old_logp = td_alloc_array((size_t)t->batch->tokens + 1, sizeof *t->old_logp);
-    enum td_rc rc = score(t, &t->weights, t->old_logp, &entropy, err);
+    enum td_rc rc = TD_OK;
+    if (!one_update(t)) {
+        rc = score(t, &t->weights, t->old_logp, &entropy, err);
+        if (rc == TD_OK) {
+            old_logp_metrics(t, entropy, metrics);
+        }
+    }
     if (rc == TD_OK && t->config.use_reference) {
         t->ref_logp = td_alloc_array((size_t)t->batch->tokens + 1, sizeof *t->ref_logp);
         rc = score(t, &t->reference, t->ref_logp, &unused, err);
-    }
-    if (rc == TD_OK) {
-        td_metrics_add(metrics, "actor/entropy", entropy, TD_FOLD_SUM);
-        rollout_diff(t, metrics);
     }
     return rc;
 }
@@ -244,12 +259,19 @@ static enum td_rc gradients(struct td_trainer *t, uint32_t u, double *loss,
                             struct td_metrics *metrics, struct td_err *err) {
     t->be->ops->fill(t->be, &(struct td_fill_args){.y = t->grads});
     uint32_t row = t->batch->mini[2 * u], end = t->batch->mini[2 * u + 1];
+    double entropy = 0;
     while (td_micro_fill(t, &row, end)) {
         enum td_rc rc = td_micro_forward(t, &t->weights, TD_FORWARD_TRAIN, err);
+        if (rc == TD_OK && one_update(t)) {
+            keep_logp(t, t->old_logp, &entropy);
+        }
         rc = rc ? rc : td_micro_backward(t, u, loss, metrics, err);
         if (rc != TD_OK) {
             return rc;
         }
+    }
+    if (one_update(t)) {
+        old_logp_metrics(t, entropy, metrics);
     }
     return TD_OK;
 }

@@ -76,8 +76,10 @@ struct td_round_key {
 };
 
 // Keeps batch (taken, also on failure) under key; computes old and reference log-probs of its
-// trained tokens. Metrics (GRPO): training/rollout_probs_diff_{max,mean}. A prep under another key
-// replaces one without updates; with updates applied it is TD_ECONFLICT.
+// trained tokens; in a round of one update the old ones are those of its own forward, and the step
+// takes them. Metrics (GRPO): actor/entropy, training/rollout_probs_diff_{max,mean}, of prep or, in
+// a round of one update, of the step. A prep under another key replaces one without updates; with
+// updates applied it is TD_ECONFLICT.
 enum td_rc td_trainer_prep(struct td_trainer *t, const struct td_round_key *key,
                            struct td_batch *batch_take, struct td_metrics *metrics,
                            struct td_err *err) TD_MUST_CHECK;

@@ -374,7 +374,7 @@ static void test_train_old_logp_does_not_depend_on_the_split(void **state) {
     (void)state;
     double *old[2];
     struct batch_of x;
-    batch_of_fill(&x, 83, 1, 1, 8);
+    batch_of_fill(&x, 83, 2, 1, 8);
     for (int i = 0; i < 2; i++) {
         struct rig r;
         struct td_train_config c = grpo_config();
@@ -387,6 +387,37 @@ static void test_train_old_logp_does_not_depend_on_the_split(void **state) {
         tear_down(&r);
     }
     assert_memory_equal(old[0], old[1], x.b.tokens * sizeof **old);
+    td_free(old[0]);
+    td_free(old[1]);
+}
+
+// A round of one update takes its old log-probs from the update's forward: the bits and metrics of
+// a prep that computes them.
+static void test_train_one_update_needs_no_scoring(void **state) {
+    (void)state;
+    struct batch_of x;
+    double *old[2];
+    struct td_metrics metrics[2] = {0};
+    for (uint32_t updates = 1; updates <= 2; updates++) {
+        struct rig r;
+        struct td_train_config c = grpo_config();
+        c.micro_batch_rows = 3;
+        set_up(&r, cpu(2, NULL), &c);
+        batch_of_fill(&x, 83, 1, updates, 8);
+        struct td_round_key key = {1, 1, 1};
+        struct td_metrics *m = &metrics[updates - 1];
+        assert_int_equal(td_trainer_prep(r.t, &key, batch_of_map(&x), m, NULL), TD_OK);
+        assert_true((updates == 1) == !td_metrics_find(m, "actor/entropy"));
+        assert_int_equal(td_trainer_step(r.t, &key, 1, 0, m, NULL), TD_OK);
+        old[updates - 1] = td_memdup(r.t->old_logp, x.b.tokens * sizeof **old);
+        tear_down(&r);
+    }
+    assert_memory_equal(old[0], old[1], x.b.tokens * sizeof **old);
+    const char *names[] = {"actor/entropy", "training/rollout_probs_diff_max",
+                           "training/rollout_probs_diff_mean", "actor/ppo_kl"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_true(metric(&metrics[0], names[i]) == metric(&metrics[1], names[i]));
+    }
     td_free(old[0]);
     td_free(old[1]);
 }
@@ -614,6 +645,7 @@ int main(void) {
         cmocka_unit_test(test_train_refuses_bad_settings),
         cmocka_unit_test(test_train_threads_and_isa_give_equal_bits),
         cmocka_unit_test(test_train_old_logp_does_not_depend_on_the_split),
+        cmocka_unit_test(test_train_one_update_needs_no_scoring),
         cmocka_unit_test(test_train_save_and_load_continue),
         cmocka_unit_test(test_train_export_is_a_model_folder),
         cmocka_unit_test(test_train_two_ranks_end_equal),
