@@ -2,6 +2,7 @@
 undisturbed run left."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -162,8 +163,14 @@ def check_equal(expected, found):
         assert found["saved"][path] == content, "out/%s differs" % path
 
 
+def check_said(text):
+    assert not re.search(r"Sanitizer|runtime error:|Assert|assertion", text), text
+
+
 def check_nothing_left(run):
-    """After a run's end: no process, socket, shared memory or half-made file."""
+    """After a run's end: no process, socket, shared memory or half-made file, and no process that
+    a check ended unseen (its replacement would have gone on)."""
+    check_said(run.said_all())
     sandbox.wait_for(lambda: not sandbox.descendants(), 5,
                      "the end of %s" % sandbox.descendants())
     if sandbox.isolated():
