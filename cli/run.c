@@ -165,6 +165,7 @@ static enum td_rc start_train(struct run *r, struct td_err *err) {
 static enum td_rc start_rollout(struct run *r, struct td_err *err) {
     struct td_rollout_shell_config c = {.loop = r->loop,
                                         .children = r->children,
+                                        .workq = r->workq,
                                         .rollouts = r->dir.rollouts,
                                         .hub = r->hub,
                                         .data = r->data,

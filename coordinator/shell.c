@@ -1,6 +1,7 @@
 // The coordinator's shell: see shell.h.
 #include "coordinator/shell.h"
 
+#include "lib/base/check.h"
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
@@ -12,6 +13,7 @@ struct td_coordinator_shell {
     struct td_link_hub *hub;
     struct td_log_reader *reader;
     struct td_timer *timer;
+    bool stepping; // an event within the effects of another one would mix their order
     // Callbacks of the log that outlive the shell find shell == NULL.
     struct anchor {
         struct td_coordinator_shell *shell;
@@ -189,12 +191,15 @@ static void arm(struct td_coordinator_shell *s) {
 }
 
 static void step(struct td_coordinator_shell *s, const struct td_coordinator_event *event) {
+    td_assert(!s->stepping);
+    s->stepping = true;
     struct td_coordinator_effects effects = {0};
     td_coordinator_step(s->machine, event, td_loop_now_ms(s->config.loop), &effects);
     for (size_t i = 0; i < effects.count; i++) {
         execute(s, &effects.items[i]);
     }
     td_coordinator_effects_fini(&effects);
+    s->stepping = false;
     arm(s);
     s->config.fns.changed(s->config.user);
 }

@@ -71,9 +71,13 @@ static enum td_rc check_model(struct td_job_data *d, struct td_err *err) {
         return rc;
     }
     add_stop_ids_of(d, config);
-    if (read_json(dir, "generation_config.json", &generation, err) == TD_OK) {
-        add_stop_ids_of(d, generation);
+    rc = read_json(dir, "generation_config.json", &generation, err);
+    if (rc != TD_OK && rc != TD_ENOENT) {
+        json_decref(config);
+        return rc;
     }
+    rc = TD_OK;
+    add_stop_ids_of(d, generation);
     add_stop_id(d, td_tokenizer_eos(d->tokenizer));
     int64_t positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
     int64_t vocab = json_integer_value(json_object_get(config, "vocab_size"));

@@ -6,6 +6,7 @@
 #include "lib/base/check.h"
 #include "lib/base/map.h"
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 
 struct td_episodes {
     struct td_map *by_ticket; // to struct td_episode *
@@ -92,7 +93,10 @@ bool td_episode_take(struct td_episode *g, const Tandem__Worker__Generated *m) {
     uint32_t i = td_sequence_sample(m->sequence);
     bool right_version = m->version && m->version->lineage == g->version.lineage &&
                          m->version->step == g->version.step;
-    if (i >= g->sample_count || g->samples[i].done || m->n_logp != m->n_ids || !right_version) {
+    bool whole = m->n_ids > 0 && m->n_logp == m->n_ids &&
+                 (m->finish == TANDEM__WORKER__FINISHED__STOP_TOKEN ||
+                  m->finish == TANDEM__WORKER__FINISHED__LENGTH);
+    if (i >= g->sample_count || g->samples[i].done || !whole || !right_version) {
         return false;
     }
     struct td_sample *s = &g->samples[i];
@@ -117,7 +121,13 @@ enum td_rc td_episode_score(struct td_episode *g, const struct td_job_data *data
                                              .ground_truth = g->row.ground_truth,
                                              .text = td_buf_str(&text),
                                              .n = text.len};
+        s->score = 0;
         rc = td_rewards_score(data->rewards, &response, &s->score, err);
+        if (rc == TD_ELIMIT) { // generated again it would be the same text
+            td_trace_warn("answer not graded, scores 0", "index=%llu sample=%u cause=\"%s\"",
+                          (unsigned long long)g->group.index, i, err->msg);
+            rc = TD_OK;
+        }
     }
     td_buf_fini(&text);
     return rc;

@@ -48,9 +48,11 @@ uint64_t td_episode_sequence(const struct td_episode *g, uint32_t sample);
 uint64_t td_sequence_ticket(uint64_t sequence);
 uint32_t td_sequence_sample(uint64_t sequence);
 
-// Takes what a worker generated. False: not a sample of this group, or one that was done.
+// Takes what a worker generated. False: not a sample of this group, one that was done, one without
+// a log-prob for each token, cut off, or made by other weights than the group's.
 bool td_episode_take(struct td_episode *g, const Tandem__Worker__Generated *m);
-// Scores every sample with the row's grader. The text is the response without special tokens.
+// Scores every sample with the row's grader. The text is the response without special tokens. One
+// on which the pattern needs too much backtracking scores 0.
 enum td_rc td_episode_score(struct td_episode *g, const struct td_job_data *data,
                             struct td_err *err) TD_MUST_CHECK;
 

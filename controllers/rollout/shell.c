@@ -47,12 +47,15 @@ void td_rollout_shell_step(struct td_rollout_shell *s, const struct td_rolloutc_
     if (s->stopping) {
         return;
     }
+    td_assert(!s->stepping);
+    s->stepping = true;
     struct td_rolloutc_effects effects = {0};
     td_rolloutc_step(s->machine, event, td_loop_now_ms(s->config.loop), &effects);
     for (size_t i = 0; i < effects.count && !s->stopping; i++) {
         execute(s, &effects.items[i]);
     }
     td_rolloutc_effects_fini(&effects);
+    s->stepping = false;
 }
 
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {

@@ -1,4 +1,5 @@
 // The rollout controller's shell: groups under way, from the first frame to the record in the log.
+#include <stdio.h>
 #include <string.h>
 
 #include "controllers/rollout/shell_int.h"
@@ -96,17 +97,7 @@ void td_rollout_shell_start_group(struct td_rollout_shell *s, const struct td_ro
     send_generate(s, g);
 }
 
-static void score(struct td_rollout_shell *s, struct td_episode *g) {
-    struct td_err err;
-    if (td_episode_score(g, s->config.data, &err) != TD_OK) {
-        td_trace_warn("group not scored", "cause=\"%s\"", err.msg);
-        give_failed(s, g->ticket, err.msg);
-        return;
-    }
-    if (g->eval && s->dump && td_val_dump_add(s->dump, g, &err) != TD_OK) {
-        s->config.fns.stop(s->config.user, err.msg);
-        return;
-    }
+static void give_scored(struct td_rollout_shell *s, const struct td_episode *g) {
     double *scores = td_alloc_array(g->sample_count, sizeof *scores);
     for (uint32_t i = 0; i < g->sample_count; i++) {
         scores[i] = g->samples[i].score;
@@ -119,12 +110,71 @@ static void score(struct td_rollout_shell *s, struct td_episode *g) {
     td_free(scores);
 }
 
+struct write_job { // the samples of a validation, before its last group counts
+    struct td_rollout_shell *shell;
+    uint64_t ticket;
+    struct td_val_file *file;
+    enum td_rc rc;
+    struct td_err err;
+};
+
+static void run_write(void *user) {
+    struct write_job *j = user;
+    j->rc = td_val_file_write(j->file, &j->err);
+}
+
+static void done_write(void *user) {
+    struct write_job *j = user;
+    struct td_rollout_shell *s = j->shell;
+    struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
+    if (j->rc != TD_OK) {
+        s->config.fns.stop(s->config.user, j->err.msg);
+    } else if (g) {
+        give_scored(s, g);
+    }
+    td_val_file_free(j->file);
+    td_free(j);
+    td_rollout_shell_idle(s);
+}
+
+static void write_samples(struct td_rollout_shell *s, uint64_t ticket,
+                          struct td_val_file *file_take) {
+    struct write_job *j = td_alloc(sizeof *j);
+    *j = (struct write_job){.shell = s, .ticket = ticket, .file = file_take};
+    s->busy++;
+    if (!td_workq_submit(s->config.workq, run_write, done_write, j)) {
+        s->busy--;
+        td_val_file_free(j->file);
+        td_free(j);
+        s->config.fns.stop(s->config.user, "the work queue is full");
+    }
+}
+
+static void score(struct td_rollout_shell *s, struct td_episode *g) {
+    struct td_err err;
+    if (td_episode_score(g, s->config.data, &err) != TD_OK) {
+        td_trace_warn("group not scored", "cause=\"%s\"", err.msg);
+        give_failed(s, g->ticket, err.msg);
+        return;
+    }
+    struct td_val_file *file = g->eval && s->dump ? td_val_dump_add(s->dump, g) : NULL;
+    if (file) {
+        write_samples(s, g->ticket, file);
+    } else {
+        give_scored(s, g);
+    }
+}
+
 void td_rollout_shell_generated(struct td_rollout_shell *s, const Tandem__Worker__Generated *m) {
     uint64_t ticket = td_sequence_ticket(m->sequence);
     struct td_episode *g = td_episodes_find(s->episodes, ticket);
     s->tokens += m->n_ids;
-    if (!g || !td_episode_take(g, m)) {
+    if (!g) {
         return; // of a group that was closed meanwhile
+    }
+    if (!td_episode_take(g, m)) {
+        give_failed(s, ticket, "a worker gave what was not asked for");
+        return;
     }
     struct td_rolloutc_event e = {.kind = TD_RC_SAMPLE_DONE, .ticket = ticket};
     td_rollout_shell_step(s, &e);
@@ -289,6 +339,15 @@ void td_rollout_shell_publish(struct td_rollout_shell *s, const struct td_rollou
     }
     if (g->record.len == 0) {
         pack(s, g);
+    }
+    if (g->record.len > TD_LOG_RECORD_BYTES_MAX) {
+        char cause[160];
+        snprintf(cause, sizeof cause,
+                 "the record of a group has %zu bytes, at most %d: lower rollout.n or "
+                 "data.max_response_length",
+                 g->record.len, TD_LOG_RECORD_BYTES_MAX);
+        s->config.fns.failed(s->config.user, cause);
+        return;
     }
     uint64_t key = td_hash_u64(g->group.data_epoch, g->group.index);
     struct td_log_append a = {.partition = (uint32_t)(key % td_log_partitions(s->config.rollouts)),

@@ -19,6 +19,7 @@ struct td_rollout_shell {
     Tandem__Worker__Setup setup;
     char *socket_dir;
     bool stopping;
+    bool stepping; // an event within the effects of another one would mix their order
     int busy;
     td_loop_fn *stopped;
     void *stopped_user;

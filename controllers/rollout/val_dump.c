@@ -15,6 +15,11 @@ struct td_val_dump {
     char **lines; // rows: owned, NULL until scored
 };
 
+struct td_val_file {
+    char *dir, *path; // owned
+    struct td_buf lines;
+};
+
 struct td_val_dump *td_val_dump_new(const char *dir, const struct td_job_data *data) {
     struct td_val_dump *d = td_alloc(sizeof *d);
     d->dir = dir;
@@ -68,28 +73,40 @@ static char *lines_of(const struct td_val_dump *d, const struct td_episode *g) {
     return copy;
 }
 
-static enum td_rc write_file(struct td_val_dump *d, struct td_err *err) {
-    struct td_buf all = {0};
+static struct td_val_file *make_file(const struct td_val_dump *d) {
+    struct td_val_file *f = td_alloc(sizeof *f);
+    f->dir = td_strdup(d->dir);
+    f->path = td_asprintf("%s/%llu.jsonl", d->dir, (unsigned long long)d->step);
     for (uint64_t i = 0; i < d->rows; i++) {
-        td_buf_puts(&all, d->lines[i]);
+        td_buf_puts(&f->lines, d->lines[i]);
     }
-    char *path = td_asprintf("%s/%llu.jsonl", d->dir, (unsigned long long)d->step);
-    enum td_rc rc = td_make_dirs(d->dir, err);
-    if (rc == TD_OK) {
-        rc = td_file_write(path, all.data, all.len, err);
-    }
-    td_free(path);
-    td_buf_fini(&all);
-    return rc;
+    return f;
 }
 
-enum td_rc td_val_dump_add(struct td_val_dump *d, const struct td_episode *g, struct td_err *err) {
+enum td_rc td_val_file_write(const struct td_val_file *f, struct td_err *err) {
+    enum td_rc rc = td_make_dirs(f->dir, err);
+    if (rc == TD_OK) {
+        rc = td_file_write(f->path, f->lines.data, f->lines.len, err);
+    }
+    return rc == TD_OK ? TD_OK : td_err_in(err, "trainer.validation_data_dir");
+}
+
+void td_val_file_free(struct td_val_file *f) {
+    if (f) {
+        td_free(f->dir);
+        td_free(f->path);
+        td_buf_fini(&f->lines);
+        td_free(f);
+    }
+}
+
+struct td_val_file *td_val_dump_add(struct td_val_dump *d, const struct td_episode *g) {
     if (g->version.step != d->step || d->have == d->rows) {
         clear(d, g->version.step);
     }
     if (g->group.index >= d->rows || d->lines[g->group.index]) {
-        return TD_OK; // a group that ran twice
+        return NULL; // a group that ran twice
     }
     d->lines[g->group.index] = lines_of(d, g);
-    return ++d->have == d->rows ? write_file(d, err) : TD_OK;
+    return ++d->have == d->rows ? make_file(d) : NULL;
 }

@@ -57,6 +57,11 @@ enum td_rc td_manifest_write(const char *folder, const Tandem__Journal__Checkpoi
         td_free(path);
     }
     if (rc == TD_OK) {
+        char *parent = td_asprintf("%s/..", folder); // the folder's own name must last too
+        rc = td_sync_dir(parent, err);
+        td_free(parent);
+    }
+    if (rc == TD_OK) {
         *digest = td_digest64(0, text, strlen(text));
     }
     td_free(text);

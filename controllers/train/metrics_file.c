@@ -166,9 +166,10 @@ enum td_rc td_metrics_file_stage(const char *run_dir, uint64_t step, struct td_p
 static enum td_rc append_line(const char *run_dir, const struct td_buf *line, struct td_err *err) {
     char *path = path_of(run_dir, "metrics.jsonl");
     enum td_rc rc = TD_OK;
+    bool fresh = !td_file_exists(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) {
-        rc = td_fail_errno(err, errno, "%s", path);
+        rc = td_fail_errno(err, errno, "cannot be opened");
     } else {
         rc = td_write_all(fd, line->data, line->len, err);
         if (rc == TD_OK && fsync(fd) != 0) {
@@ -176,9 +177,10 @@ static enum td_rc append_line(const char *run_dir, const struct td_buf *line, st
         }
         close(fd);
     }
-    if (rc != TD_OK) {
-        rc = td_err_in(err, "%s", path);
+    if (rc == TD_OK && fresh) {
+        rc = td_sync_dir(run_dir, err);
     }
+    rc = rc == TD_OK ? rc : td_err_in(err, "%s", path);
     td_free(path);
     return rc;
 }

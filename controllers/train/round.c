@@ -99,6 +99,10 @@ static void add_record(struct builder *b, uint32_t i) {
                         ? TD_OK
                         : td_fail(&err, TD_EUNSUPPORTED, "%zu parts of a group", e->n_parts);
     const Tandem__Journal__LogPosition *p = e->n_parts ? e->parts[0] : NULL;
+    if (rc == TD_OK && p->partition >= td_log_partitions(b->request->rollouts)) {
+        rc = td_fail(&err, TD_ENOENT, "the log has %u partitions",
+                     td_log_partitions(b->request->rollouts));
+    }
     if (rc == TD_OK) {
         rc = td_log_read_one(b->request->rollouts, p->partition, p->offset, p->crc, &bytes, &err);
     }

@@ -78,12 +78,15 @@ void td_train_shell_step(struct td_train_shell *s, const struct td_trainc_event 
     if (s->stopping) {
         return;
     }
+    td_assert(!s->stepping);
+    s->stepping = true;
     struct td_trainc_effects effects = {0};
     td_trainc_step(s->machine, event, td_loop_now_ms(s->config.loop), &effects);
     for (size_t i = 0; i < effects.count && !s->stopping; i++) {
         execute(s, &effects.items[i]);
     }
     td_trainc_effects_fini(&effects);
+    s->stepping = false;
 }
 
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {

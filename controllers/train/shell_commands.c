@@ -134,11 +134,16 @@ static void command_keyed(struct td_train_shell *s, const struct td_trainc_effec
 static void offer(struct td_train_shell *s, const struct td_link_snapshot *key, int fd) {
     struct td_err err;
     if (td_link_offer_snapshot(s->link, key, fd, &err) != TD_OK) {
-        td_trace_error("snapshot not offered", "cause=\"%s\"", err.msg);
+        s->config.fns.stop(s->config.user, err.msg); // nobody could go on with this version
         return;
     }
+    for (int i = 0; i < TD_OFFERED_MAX; i++) {
+        if (memcmp(&s->offered[i], key, sizeof *key) == 0) {
+            return; // again, by another worker: its place stays
+        }
+    }
     struct td_link_snapshot *oldest = &s->offered[s->offers++ % TD_OFFERED_MAX];
-    if (oldest->job && memcmp(oldest, key, sizeof *key) != 0) {
+    if (oldest->job) {
         td_link_withdraw_snapshot(s->link, oldest);
     }
     *oldest = *key;

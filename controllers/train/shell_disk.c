@@ -132,15 +132,19 @@ void td_train_shell_drop_round(struct td_train_shell *s) {
 
 // ---- checkpoints ----
 
+static struct td_user_save user_save_of(const struct job *j) {
+    const struct td_train_shell *s = j->shell;
+    return (struct td_user_save){.folder = j->folder,
+                                 .save_dir = s->config.save_dir,
+                                 .checkpoint = j->checkpoint,
+                                 .cursor = j->cursor,
+                                 .seed = (uint64_t)s->config.data->spec->tandem.seed};
+}
+
 static void run_save(void *user) {
     struct job *j = user;
-    const struct td_train_shell *s = j->shell;
     if (j->user) {
-        struct td_user_save save = {.folder = j->folder,
-                                    .save_dir = s->config.save_dir,
-                                    .checkpoint = j->checkpoint,
-                                    .cursor = j->cursor,
-                                    .seed = (uint64_t)s->config.data->spec->tandem.seed};
+        const struct td_user_save save = user_save_of(j);
         j->rc = td_user_save_finish(&save, &j->err);
     } else {
         j->rc = td_manifest_write(j->folder, j->checkpoint, j->saved, &j->journal_state, &j->digest,
@@ -172,12 +176,13 @@ static void on_saved(void *user, int worker, const td_frame *f, const int *fds) 
         submit(j, run_save, done_save);
         return;
     }
-    if (f && f->body_case == TANDEM__WORKER__FRAME__BODY_ERROR) {
+    if (f) { // else WORKER_DOWN tells
+        bool error = f->body_case == TANDEM__WORKER__FRAME__BODY_ERROR;
         struct td_trainc_event e = {.kind = TD_TC_FAILED,
                                     .worker = (uint32_t)worker,
                                     .seq = j->seq,
-                                    .rc = (enum td_rc)f->error->code,
-                                    .text = f->error->message};
+                                    .rc = error ? (enum td_rc)f->error->code : TD_ECORRUPT,
+                                    .text = error ? f->error->message : "no answer to a Save"};
         td_train_shell_step(s, &e);
     }
     job_free(j);
@@ -185,8 +190,9 @@ static void on_saved(void *user, int worker, const td_frame *f, const int *fds) 
 
 static void run_clear(void *user) { // makes room for a folder, unless it is whole already
     struct job *j = user;
+    const struct td_user_save save = user_save_of(j);
     j->whole = j->user && td_user_save_is_whole(j->folder, j->checkpoint->state_digest);
-    j->rc = j->whole ? TD_OK : td_remove_tree(j->folder, &j->err);
+    j->rc = j->whole ? td_user_save_announce(&save, &j->err) : td_remove_tree(j->folder, &j->err);
 }
 
 static void done_clear(void *user) {

@@ -13,6 +13,7 @@ struct td_rollout_tail { // a reader of one partition of the rollout log
     struct td_log_reader *reader;
     uint64_t scan;      // seq of its READ_ROLLOUT
     int64_t scan_until; // −1: the end is not known yet
+    int64_t start;      // of the partition when the end was known
 };
 
 struct td_train_shell {
@@ -34,7 +35,8 @@ struct td_train_shell {
     struct td_link_snapshot offered[TD_OFFERED_MAX]; // a ring
     uint64_t offers;
     bool stopping, keep_workers;
-    int busy; // work queue jobs, log calls and commands under way that name this shell
+    bool stepping; // an event within the effects of another one would mix their order
+    int busy;      // work queue jobs, log calls and commands under way that name this shell
     td_loop_fn *stopped;
     void *stopped_user;
     int64_t round_started_ns, step_seconds_ns;

@@ -81,7 +81,8 @@ static void give_scanned(struct td_train_shell *s) {
     for (uint32_t p = 0; p < n; p++) {
         tandem__journal__log_position__init(&positions[p]);
         positions[p].partition = p;
-        positions[p].offset = td_log_reader_next(s->tails[p].reader);
+        int64_t next = td_log_reader_next(s->tails[p].reader); // −1: nothing was there to read
+        positions[p].offset = next >= 0 ? next : s->tails[p].start;
         pointers[p] = &positions[p];
     }
     struct td_trainc_event e = {.kind = TD_TC_ROLLOUT_SCANNED,
@@ -137,8 +138,10 @@ static void on_rollout_damaged(void *user, int64_t offset, const struct td_err *
     struct td_rollout_tail *t = user;
     td_trace_warn("rollout record damaged", "partition=%u offset=%lld cause=\"%s\"", t->partition,
                   (long long)offset, err->msg);
-    struct td_seen_record seen = {
-        .log = td_log_id(t->shell->config.rollouts), .partition = t->partition, .offset = offset};
+    struct td_seen_record seen = {.scan = t->scan,
+                                  .log = td_log_id(t->shell->config.rollouts),
+                                  .partition = t->partition,
+                                  .offset = offset};
     struct td_trainc_event e = {.kind = TD_TC_ROLLOUT, .record = &seen};
     td_train_shell_step(t->shell, &e);
     check_scanned(t);
@@ -157,7 +160,7 @@ static void on_rollout_error(void *user, const struct td_err *err) {
 
 struct scan_call {
     struct td_rollout_tail *tail;
-    struct td_log_reader *reader; // the one it was asked for
+    uint64_t scan; // the one it was asked for
 };
 
 static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end,
@@ -165,7 +168,7 @@ static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end
     struct scan_call *c = user;
     struct td_rollout_tail *t = c->tail;
     struct td_train_shell *s = t->shell;
-    bool current = c->reader == t->reader;
+    bool current = c->scan == t->scan;
     td_free(c);
     if (s->stopping) {
         td_train_shell_idle(s);
@@ -176,6 +179,7 @@ static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end
         on_log_error(s, err);
     } else if (current && t->scan_until < 0) {
         t->scan_until = end;
+        t->start = start;
         if (end <= start || td_log_reader_next(t->reader) >= end) {
             scanned(t);
         }
@@ -207,7 +211,7 @@ void td_train_shell_read_rollout(struct td_train_shell *s, const struct td_train
         *t = (struct td_rollout_tail){.shell = s, .partition = p, .scan = x->seq, .scan_until = -1};
         t->reader = td_log_read(s->config.rollouts, p, from_of(x, p), &fns, t);
         struct scan_call *c = td_alloc(sizeof *c);
-        *c = (struct scan_call){t, t->reader};
+        *c = (struct scan_call){t, t->scan};
         s->busy++;
         td_log_bounds(s->config.rollouts, p, on_rollout_end, c);
     }

@@ -74,6 +74,16 @@ static json_t *state_of(const struct td_user_save *s) {
                      "algorithm", "philox4x32-10", "seed", (json_int_t)s->seed, "algorithm");
 }
 
+enum td_rc td_user_save_announce(const struct td_user_save *s, struct td_err *err) {
+    char *path = td_asprintf("%s/latest_checkpointed_iteration.txt", s->save_dir);
+    char number[24];
+    int n = snprintf(number, sizeof number, "%" PRIu64, s->checkpoint->version->step);
+    enum td_rc rc = td_sync_dir(s->save_dir, err); // what is named must be there
+    rc = rc == TD_OK ? td_file_write(path, number, (size_t)n, err) : rc;
+    td_free(path);
+    return rc;
+}
+
 enum td_rc td_user_save_finish(const struct td_user_save *s, struct td_err *err) {
     json_t *state = state_of(s), *files = json_object();
     enum td_rc rc = write_json(s->folder, "state.json", state, err);
@@ -87,16 +97,23 @@ enum td_rc td_user_save_finish(const struct td_user_save *s, struct td_err *err)
         rc = write_json(s->folder, "manifest.json", root, err);
         json_decref(root);
     }
-    if (rc == TD_OK) {
-        char *path = td_asprintf("%s/latest_checkpointed_iteration.txt", s->save_dir);
-        char number[24];
-        int n = snprintf(number, sizeof number, "%" PRIu64, s->checkpoint->version->step);
-        rc = td_file_write(path, number, (size_t)n, err);
-        td_free(path);
-    }
     json_decref(state);
     json_decref(files);
-    return rc;
+    return rc == TD_OK ? td_user_save_announce(s, err) : rc;
+}
+
+static bool files_are_there(const char *folder, json_t *files) {
+    const char *name;
+    json_t *file;
+    bool there = json_object_size(files) > 0;
+    json_object_foreach(files, name, file) {
+        char *path = td_asprintf("%s/%s", folder, name);
+        struct stat st;
+        there = there && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+                st.st_size == json_integer_value(json_object_get(file, "size"));
+        td_free(path);
+    }
+    return there;
 }
 
 bool td_user_save_is_whole(const char *folder, uint64_t state_digest) {
@@ -109,7 +126,8 @@ bool td_user_save_is_whole(const char *folder, uint64_t state_digest) {
         const char *found = json_string_value(json_object_get(root, "state_digest"));
         char hex[24];
         snprintf(hex, sizeof hex, "%016" PRIx64, state_digest);
-        whole = found && strcmp(found, hex) == 0;
+        whole = found && strcmp(found, hex) == 0 &&
+                files_are_there(folder, json_object_get(root, "files"));
         json_decref(root);
     }
     td_buf_fini(&text);

@@ -17,9 +17,12 @@ struct td_user_save {
 };
 
 // Writes FOLDER/state.json, then FOLDER/manifest.json with every file's size and digest, then
-// SAVE_DIR/latest_checkpointed_iteration.txt.
+// announces it.
 enum td_rc td_user_save_finish(const struct td_user_save *save, struct td_err *err) TD_MUST_CHECK;
-// Whether folder has a manifest of this state.
+// Writes SAVE_DIR/latest_checkpointed_iteration.txt: of a folder that is whole, by a process that
+// ended before it could say so.
+enum td_rc td_user_save_announce(const struct td_user_save *save, struct td_err *err) TD_MUST_CHECK;
+// Whether folder has a manifest of this state, and every file that it names in its size.
 bool td_user_save_is_whole(const char *folder, uint64_t state_digest);
 
 #endif

@@ -19,7 +19,7 @@ static const char config_json[] =
 
 static const char sft_yaml[] =
     "data: {train_files: DIR/train.jsonl, train_batch_size: 8, max_length: 16, use_dynamic_bsz: "
-    "true, max_token_len_per_gpu: 64}\n"
+    "true, max_token_len_per_gpu: 96}\n"
     "model: {path: DIR/model}\n"
     "optim: {lr: 0.003}\n"
     "trainer: {total_epochs: 1}\n"
