@@ -82,10 +82,14 @@ void td_micro_fini(struct td_micro *mb) {
 enum td_rc td_micro_forward(struct td_trainer *t, const struct td_weights *w,
                             enum td_forward_mode mode, struct td_err *err) {
     struct td_micro *mb = &t->micro;
-    struct td_packed packed = {
-        .tokens = mb->tokens, .batch = mb->batch, .ids = mb->ids, .pos = mb->pos, .cu = mb->cu};
+    struct td_packed packed = {.tokens = mb->tokens,
+                               .batch = mb->batch,
+                               .ids = mb->ids,
+                               .pos = mb->pos,
+                               .cu = mb->cu,
+                               .out = mb->rows,
+                               .outs = mb->n};
     struct td_head_rows rows = {.n = mb->n,
-                                .rows = mb->rows,
                                 .target = mb->target,
                                 .temperature = t->config.temperature,
                                 .logp = mb->logp,

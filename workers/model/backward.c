@@ -1,7 +1,8 @@
 // The layer program, backward: see model.h. Light policy: a layer keeps x, qkv, o, lse, mid,
 // gate-up; its two norms and the SwiGLU product are computed again, by the same ops, so their bits
-// are those of the forward. Gradients of weights are sums over tokens in ascending order. Command
-// thread.
+// are those of the forward. Where not all rows were wanted, the rest joins at the last layer's
+// attention with gradient zero. Gradients of weights are sums over tokens in ascending order.
+// Command thread.
 #include "lib/base/check.h"
 #include "workers/model/model_int.h"
 #include "workers/model/transfer.h"
@@ -55,6 +56,14 @@ static void norm_bwd(const struct backward *b, const struct td_tensor *x, int64_
                                              .acc = acc});
 }
 
+// full[rows[i], :] = narrow[i, :], zero elsewhere.
+static void spread(struct td_model *m, const struct td_tensor *narrow, const int32_t *rows,
+                   const struct td_tensor *full) {
+    m->be->ops->fill(m->be, &(struct td_fill_args){.y = *full});
+    m->be->ops->rows_scatter_add(m->be,
+                                 &(struct td_rows_args){.x = *full, .y = *narrow, .idx = rows});
+}
+
 // Leaves the gradient of hidden in scratch.d_norm.
 static void head_bwd(const struct backward *b, const double *dlogp, const double *dentropy) {
     struct td_model *m = b->m;
@@ -62,16 +71,16 @@ static void head_bwd(const struct backward *b, const double *dlogp, const double
     td_transfer_put_f64(m->be, hd->d_logp.p, dlogp, (size_t)hd->n);
     struct td_logprob_bwd_args a = {.fwd = td_head_args(m, b->w),
                                     .dlogp = hd->d_logp,
-                                    .dx = hd->dx,
+                                    .dx = hd->all ? m->scratch.d_norm : hd->dx,
                                     .dw = td_head_weight(m, b->grads)};
     if (dentropy) {
         td_transfer_put_f64(m->be, hd->d_entropy.p, dentropy, (size_t)hd->n);
         a.dentropy = hd->d_entropy;
     }
     m->be->ops->logprob_bwd(m->be, &a);
-    m->be->ops->fill(m->be, &(struct td_fill_args){.y = m->scratch.d_norm});
-    m->be->ops->rows_scatter_add(
-        m->be, &(struct td_rows_args){.x = m->scratch.d_norm, .y = hd->dx, .idx = hd->rows});
+    if (!hd->all) {
+        spread(m, &hd->dx, hd->rows, &m->scratch.d_norm);
+    }
 }
 
 static void mlp_bwd(const struct backward *b, int l) {
@@ -88,6 +97,22 @@ static void mlp_bwd(const struct backward *b, int l) {
     norm_bwd(b, &a->mid, at->norm2, &a->rstd2, true);
 }
 
+// The last layer's output projection on the rows that were wanted; then d_res and d_o have all
+// rows.
+static void widen(const struct backward *b, const struct td_layer_at *at) {
+    struct td_model *m = b->m;
+    struct td_scratch *s = &m->scratch;
+    struct td_tensor d_o = td_tensor_of(m->be, s->d_qkv.p, m->outs, s->d_o.cols); // lent
+    project_bwd(b, &s->d_res, &s->o_out, at->o, &d_o);
+    spread(m, &d_o, m->out, &s->d_o);
+    struct td_tensor d_res = s->d_norm;
+    d_res.rows = m->tokens;
+    spread(m, &s->d_res, m->out, &d_res);
+    s->d_norm = s->d_res;
+    s->d_res = d_res;
+    s->norm.rows = s->act.rows = s->d_norm.rows = s->d_act.rows = s->d_gu.rows = m->tokens;
+}
+
 static void attn_bwd(const struct backward *b, int l) {
     struct td_model *m = b->m;
     struct td_scratch *s = &m->scratch;
@@ -95,7 +120,11 @@ static void attn_bwd(const struct backward *b, int l) {
     const struct td_layer_at *at = &m->at[l];
     struct td_layer_acts *a = &m->acts[l];
     int64_t q = (int64_t)c->heads * c->head_dim, kv = (int64_t)c->kv_heads * c->head_dim;
-    project_bwd(b, &s->d_res, &a->o, at->o, &s->d_o);
+    if (m->outs && l + 1 == c->layers) {
+        widen(b, at);
+    } else {
+        project_bwd(b, &s->d_res, &a->o, at->o, &s->d_o);
+    }
     m->be->ops->attn_bwd(
         m->be, &(struct td_attn_bwd_args){.fwd = td_layer_attn(m, l, m->cu, m->batch),
                                           .d_o = s->d_o,
@@ -124,8 +153,10 @@ enum td_rc td_model_backward(struct td_model *m, const struct td_weights *w, con
     td_assert(m->trained && m->head_rows.kept);
     td_assert(!dentropy || m->head_rows.has_entropy);
     struct backward b = {.m = m, .w = w, .grads = grads};
+    struct td_scratch *s = &m->scratch;
+    s->d_norm.rows = s->d_res.rows = s->d_act.rows = s->d_gu.rows = s->x_end.rows;
     head_bwd(&b, dlogp, dentropy);
-    norm_bwd(&b, &m->scratch.x_end, m->norm, &m->scratch.rstd_end, false);
+    norm_bwd(&b, &s->x_end, m->norm, &s->rstd_end, false);
     for (int l = m->config.layers - 1; l >= 0; l--) {
         mlp_bwd(&b, l);
         attn_bwd(&b, l);

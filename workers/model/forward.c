@@ -18,6 +18,7 @@ enum td_rc td_slab_fit(struct td_backend *be, struct td_slab *slab, size_t bytes
     if (slab->p) {
         be->ops->release(be, slab->p);
     }
+    bytes += bytes / 8; // batches differ a little; fresh memory costs more than the work on it
     slab->p = be->ops->alloc(be, bytes);
     slab->bytes = slab->p ? bytes : 0;
     return slab->p ? TD_OK : td_fail(err, TD_ENOMEM, "%zu bytes for activations", bytes);
@@ -50,9 +51,11 @@ static void place_layer(struct placer *pl, const struct td_model_config *c, int6
     a->rstd2 = place(pl, tokens, 1);
 }
 
-static void place_all(struct td_model *m, struct placer *pl, int64_t tokens, bool train) {
+static void place_all(struct td_model *m, struct placer *pl, const struct td_packed *batch,
+                      bool train) {
     const struct td_model_config *c = &m->config;
     int64_t q = (int64_t)c->heads * c->head_dim, kv = (int64_t)c->kv_heads * c->head_dim;
+    int64_t tokens = batch->tokens;
     struct td_scratch *s = &m->scratch;
     for (int l = 0; l < c->layers; l++) {
         if (train || l == 0) {
@@ -73,15 +76,23 @@ static void place_all(struct td_model *m, struct placer *pl, int64_t tokens, boo
         s->d_qkv = place(pl, tokens, q + 2 * kv);
         s->d_o = place(pl, tokens, q);
     }
+    if (batch->out) {
+        s->x_out = place(pl, batch->outs, c->hidden_size);
+        s->o_out = place(pl, batch->outs, q);
+        struct td_layer_acts *last = &m->acts[c->layers - 1];
+        last->mid.rows = last->gu.rows = last->rstd2.rows = batch->outs;
+        s->x_end.rows = s->rstd_end.rows = batch->outs;
+    }
 }
 
-enum td_rc td_acts_plan(struct td_model *m, int64_t tokens, bool train, struct td_err *err) {
+enum td_rc td_acts_plan(struct td_model *m, const struct td_packed *batch, bool train,
+                        struct td_err *err) {
     struct placer count = {.be = m->be};
-    place_all(m, &count, tokens, train);
+    place_all(m, &count, batch, train);
     enum td_rc rc = td_slab_fit(m->be, &m->act_slab, count.used, err);
     if (rc == TD_OK) {
         struct placer pl = {.be = m->be, .base = m->act_slab.p};
-        place_all(m, &pl, tokens, train);
+        place_all(m, &pl, batch, train);
     }
     return rc;
 }
@@ -99,6 +110,7 @@ static enum td_rc check_batch(const struct td_model *m, const struct td_packed *
                               struct td_err *err) {
     td_assert(b->tokens >= 1 && b->batch >= 1);
     td_assert(b->cu[0] == 0 && b->cu[b->batch] == b->tokens);
+    td_assert(!b->out || (b->outs >= 1 && b->outs <= b->tokens));
     for (int32_t t = 0; t < b->tokens; t++) {
         if (b->ids[t] < 0 || b->ids[t] >= m->config.vocab_size) {
             return td_fail(err, TD_EINVAL, "token id %d is not of the vocabulary 0..%d", b->ids[t],
@@ -207,6 +219,17 @@ struct td_attn_args td_layer_attn(const struct td_model *m, int l, const int32_t
                                  .scale = 1 / sqrt(c->head_dim)};
 }
 
+// Leaves the rows that are wanted of the last layer's x and o in scratch, and narrows what follows.
+static void pick_outs(const struct forward *f, const struct td_layer_acts *last) {
+    struct td_scratch *s = &f->m->scratch;
+    const struct td_backend_ops *ops = f->m->be->ops;
+    ops->rows_gather(f->m->be,
+                     &(struct td_rows_args){.x = last->x, .y = s->x_out, .idx = f->batch->out});
+    ops->rows_gather(f->m->be,
+                     &(struct td_rows_args){.x = last->o, .y = s->o_out, .idx = f->batch->out});
+    s->norm.rows = s->act.rows = f->batch->outs;
+}
+
 // x of layer l is in acts[l].x without the residual that res holds (NULL for the embeddings);
 // leaves the same for the next layer in next, with acts[l].mid as its residual.
 static void run_layer(const struct forward *f, int l, const struct td_tensor *res,
@@ -223,8 +246,12 @@ static void run_layer(const struct forward *f, int l, const struct td_tensor *re
     } else {
         m->be->ops->attn_fwd(m->be, &attn);
     }
-    project(f, &a->o, at->o, packed + TD_PACKED_O, &a->mid);
-    norm(f, &a->mid, &a->x, at->norm2, &a->rstd2);
+    bool narrow = f->batch->out && l + 1 == m->config.layers;
+    if (narrow) {
+        pick_outs(f, a);
+    }
+    project(f, narrow ? &m->scratch.o_out : &a->o, at->o, packed + TD_PACKED_O, &a->mid);
+    norm(f, &a->mid, narrow ? &m->scratch.x_out : &a->x, at->norm2, &a->rstd2);
     project(f, &m->scratch.norm, at->gate_up, packed + TD_PACKED_GATE_UP, &a->gu);
     m->be->ops->swiglu_fwd(m->be, &(struct td_swiglu_args){.gu = a->gu, .y = m->scratch.act});
     project(f, &m->scratch.act, at->down, packed + TD_PACKED_DOWN, next);
@@ -240,6 +267,11 @@ static void keep_batch(struct td_model *m, const struct td_packed *b) {
     memcpy(m->cu, b->cu, ((size_t)b->batch + 1) * sizeof *m->cu);
     m->tokens = b->tokens;
     m->batch = b->batch;
+    m->outs = b->out ? b->outs : 0;
+    TD_GROW(m->out, m->out_cap, (size_t)m->outs);
+    if (b->out) {
+        memcpy(m->out, b->out, (size_t)b->outs * sizeof *m->out);
+    }
 }
 
 enum td_rc td_model_forward(struct td_model *m, const struct td_weights *w,
@@ -250,7 +282,7 @@ enum td_rc td_model_forward(struct td_model *m, const struct td_weights *w,
     m->trained = false;
     m->head_rows.kept = false;
     enum td_rc rc = check_batch(m, batch, err);
-    rc = rc ? rc : td_acts_plan(m, batch->tokens, mode == TD_FORWARD_TRAIN, err);
+    rc = rc ? rc : td_acts_plan(m, batch, mode == TD_FORWARD_TRAIN, err);
     if (rc != TD_OK) {
         return rc;
     }

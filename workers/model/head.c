@@ -48,7 +48,8 @@ static enum td_rc plan_head(struct td_model *m, int32_t n, struct td_err *err) {
 
 static void check_rows(const struct td_tensor *hidden, const struct td_head_rows *r) {
     td_assert(r->n >= 1);
-    for (int32_t i = 0; i < r->n; i++) {
+    td_assert(r->rows || r->n == hidden->rows);
+    for (int32_t i = 0; r->rows && i < r->n; i++) {
         td_assert_op(r->rows[i], >=, 0);
         td_assert_op(r->rows[i], <, hidden->rows);
     }
@@ -93,12 +94,17 @@ enum td_rc td_model_logprob(struct td_model *m, const struct td_weights *w,
     if (rc != TD_OK) {
         return rc;
     }
-    memcpy(hd->rows, r->rows, (size_t)r->n * sizeof *hd->rows);
+    hd->all = !r->rows;
+    if (hd->all) {
+        hd->x = *hidden;
+    } else {
+        memcpy(hd->rows, r->rows, (size_t)r->n * sizeof *hd->rows);
+        m->be->ops->rows_gather(m->be,
+                                &(struct td_rows_args){.x = *hidden, .y = hd->x, .idx = hd->rows});
+    }
     memcpy(hd->target, r->target, (size_t)r->n * sizeof *hd->target);
     hd->inv_temp = 1 / r->temperature;
     hd->has_entropy = r->entropy != NULL;
-    m->be->ops->rows_gather(m->be,
-                            &(struct td_rows_args){.x = *hidden, .y = hd->x, .idx = hd->rows});
     struct td_logprob_args a = td_head_args(m, w);
     m->be->ops->logprob_fwd(m->be, &a);
     rc = m->be->ops->check(m->be, err);
@@ -125,7 +131,12 @@ enum td_rc td_model_logits(struct td_model *m, const struct td_weights *w,
     }
     struct td_tensor z = td_tensor_of(m->be, m->logit_slab.p, n, v);
     struct td_tensor x = td_tensor_of(m->be, td_transfer_at(m->be, z.p, n * v), n, h);
-    m->be->ops->rows_gather(m->be, &(struct td_rows_args){.x = *hidden, .y = x, .idx = r->rows});
+    if (r->rows) {
+        m->be->ops->rows_gather(m->be,
+                                &(struct td_rows_args){.x = *hidden, .y = x, .idx = r->rows});
+    } else {
+        x = *hidden;
+    }
     m->be->ops->gemm(m->be, &(struct td_gemm_args){.kind = TD_GEMM_NT,
                                                    .a = x,
                                                    .b = td_head_weight(m, &w->flat),

@@ -102,6 +102,10 @@ struct td_packed {
     const int32_t *pos;          // tokens: place in its sequence
     const int32_t *cu;           // batch + 1
     const struct td_kv_view *kv; // cached mode, else NULL
+    // Rows whose hidden state is wanted, ascending; NULL: all. The others leave the last layer
+    // after its attention, which changes no bit of these.
+    const int32_t *out; // outs ≥ 1
+    int32_t outs;
 };
 
 enum td_forward_mode {
@@ -111,8 +115,9 @@ enum td_forward_mode {
                        // decode)
 };
 
-// Runs the layers. *hidden receives a view [tokens, h] after the final norm, valid until the next
-// forward of m. Ids outside the vocabulary and positions beyond max_positions are TD_EINVAL.
+// Runs the layers. *hidden receives a view [tokens, h] ([outs, h] when batch->out) after the final
+// norm, valid until the next forward of m. Ids outside the vocabulary and positions beyond
+// max_positions are TD_EINVAL.
 enum td_rc td_model_forward(struct td_model *m, const struct td_weights *w,
                             const struct td_packed *batch, enum td_forward_mode mode,
                             struct td_tensor *hidden, struct td_err *err) TD_MUST_CHECK;
@@ -120,7 +125,7 @@ enum td_rc td_model_forward(struct td_model *m, const struct td_weights *w,
 // Rows of hidden for the head, at least one.
 struct td_head_rows {
     int32_t n;
-    const int32_t *rows;    // n token indices
+    const int32_t *rows;    // n rows of hidden; NULL: all, in order
     const int32_t *target;  // n ids; td_model_logits needs none
     double temperature;     // > 0; not of td_model_logits
     double *logp, *entropy; // outputs, host, n; entropy may be NULL

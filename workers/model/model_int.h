@@ -56,6 +56,8 @@ struct td_scratch {
     struct td_tensor act;      // [T,f] SwiGLU product
     struct td_tensor x_end;    // [T,h] residual stream after the last layer
     struct td_tensor rstd_end; // [T,1]
+    struct td_tensor x_out;    // [outs,h] x and o of the last layer, where not all rows are wanted
+    struct td_tensor o_out;    // [outs,H·d]
     // backward
     struct td_tensor d_res, d_norm; // [T,h]
     struct td_tensor d_act;         // [T,f]
@@ -74,6 +76,7 @@ struct td_head {
     int32_t n;
     double inv_temp;
     bool has_entropy, kept; // kept: belongs to the last TRAIN forward
+    bool all;               // every row of hidden: x is hidden itself
 };
 
 struct td_model {
@@ -92,10 +95,10 @@ struct td_model {
     struct td_head head_rows;
     struct td_slab act_slab, head_slab, logit_slab;
     // the batch of the last TRAIN forward, copied
-    int32_t *ids, *pos, *cu;
-    size_t ids_cap, pos_cap, cu_cap;
-    int32_t tokens, batch;
-    bool trained; // a TRAIN forward is held
+    int32_t *ids, *pos, *cu, *out;
+    size_t ids_cap, pos_cap, cu_cap, out_cap;
+    int32_t tokens, batch, outs; // outs 0: all rows
+    bool trained;                // a TRAIN forward is held
 };
 
 // A view of rows × cols at an offset of a flat buffer.
@@ -114,8 +117,8 @@ struct td_tensor td_head_weight(const struct td_model *m, const struct td_tensor
 // The op arguments of the last td_model_logprob.
 struct td_logprob_args td_head_args(struct td_model *m, const struct td_weights *w);
 
-// Lays out activations and scratch for a number of tokens.
-enum td_rc td_acts_plan(struct td_model *m, int64_t tokens, bool train,
+// Lays out activations and scratch for a batch.
+enum td_rc td_acts_plan(struct td_model *m, const struct td_packed *batch, bool train,
                         struct td_err *err) TD_MUST_CHECK;
 
 #endif

@@ -187,8 +187,9 @@ void td_model_free(struct td_model *m) {
             m->be->ops->release(m->be, device[i]);
         }
     }
-    void *host[] = {m->params,           m->at,  m->packed_at, m->acts, m->head_rows.rows,
-                    m->head_rows.target, m->ids, m->pos,       m->cu,   m};
+    void *host[] = {
+        m->params, m->at, m->packed_at, m->acts, m->head_rows.rows, m->head_rows.target, m->ids,
+        m->pos,    m->cu, m->out,       m};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) {
         td_free(host[i]);
     }

@@ -235,6 +235,53 @@ static void test_model_gradients_are_equal_for_any_threads(void **state) {
     assert_true(digest[0] == digest[1]);
 }
 
+// Log-probs and the gradients' digest of every third target: over all rows of hidden, or with these
+// rows alone wanted.
+static uint64_t every_third(struct fixture *f, bool narrow, double *logp, double *entropy) {
+    int32_t rows[TINY_TOKENS], target[TINY_TOKENS], n = 0;
+    for (int32_t i = 1; i < f->batch.n; i += 3) {
+        rows[n] = f->batch.rows[i];
+        target[n++] = f->batch.target[i];
+    }
+    struct td_packed packed = tiny_packed(&f->batch);
+    packed.out = narrow ? rows : NULL;
+    packed.outs = narrow ? n : 0;
+    struct td_head_rows head = {.n = n,
+                                .rows = narrow ? NULL : rows,
+                                .target = target,
+                                .temperature = 0.7,
+                                .logp = logp,
+                                .entropy = entropy};
+    double a[TINY_TOKENS], b[TINY_TOKENS];
+    struct td_tensor hidden, grads;
+    assert_int_equal(td_weights_prepare(f->m, &f->w, NULL), TD_OK);
+    assert_int_equal(td_model_forward(f->m, &f->w, &packed, TD_FORWARD_TRAIN, &hidden, NULL),
+                     TD_OK);
+    assert_int_equal(hidden.rows, narrow ? n : TINY_TOKENS);
+    assert_int_equal(td_model_logprob(f->m, &f->w, &hidden, &head, NULL), TD_OK);
+    loss_factors(n, a, b);
+    assert_int_equal(td_model_flat_new(f->m, &grads, NULL), TD_OK);
+    assert_int_equal(td_model_backward(f->m, &f->w, a, b, &grads, NULL), TD_OK);
+    uint64_t digest = td_weights_digest(f->m, &grads);
+    f->be->ops->release(f->be, grads.p);
+    return digest;
+}
+
+static void test_model_unwanted_rows_change_no_bit(void **state) {
+    (void)state;
+    for (int c = 0; c < TINY_CASES * BACKENDS; c++) {
+        struct fixture f = {0};
+        double logp[2][TINY_TOKENS] = {0}, entropy[2][TINY_TOKENS] = {0};
+        set_up(&f, backend_at(c % BACKENDS), &tiny_cases[c / BACKENDS]);
+        uint64_t all = every_third(&f, false, logp[0], entropy[0]);
+        assert_true(every_third(&f, true, logp[1], entropy[1]) == all);
+        assert_memory_equal(logp[0], logp[1], sizeof logp[0]);
+        assert_memory_equal(entropy[0], entropy[1], sizeof entropy[0]);
+        assert_true(every_third(&f, false, logp[1], entropy[1]) == all); // and back
+        tear_down(&f);
+    }
+}
+
 static void test_model_logits_give_the_logprobs(void **state) {
     (void)state;
     struct fixture f = {0};
@@ -386,6 +433,7 @@ int main(void) {
         cmocka_unit_test(test_model_cached_equals_whole),
         cmocka_unit_test(test_model_train_and_score_agree),
         cmocka_unit_test(test_model_gradients_are_equal_for_any_threads),
+        cmocka_unit_test(test_model_unwanted_rows_change_no_bit),
         cmocka_unit_test(test_model_logits_give_the_logprobs),
         cmocka_unit_test(test_model_refuses_foreign_ids),
         cmocka_unit_test(test_model_random_weights),

@@ -255,15 +255,21 @@ static void kernel_pack(const struct td_pack_block *p) {
     }
 }
 
+// A few k at a time for all tiles: each cache line of `from` is read once.
 static void kernel_pack_tiles(const struct td_pack_block *p) {
+    enum { STEP = 16 };
     struct tiles tiles = tiles_of(p->n);
-    for (int64_t t = 0; t < tiles.count; t++) {
-        int64_t lo = tile_start(tiles, t), rows = tile_start(tiles, t + 1) - lo;
-        const float *from = p->from + lo * p->col;
-        float *to = p->to + lo * p->k;
-        for (int64_t k = 0; k < p->k; k++) {
-            for (int64_t i = 0; i < rows; i += TD_LANES) {
-                store_some(to + k * rows + i, load_some(from + k * p->row + i, rows - i), rows - i);
+    for (int64_t k0 = 0; k0 < p->k; k0 += STEP) {
+        int64_t k1 = p->k - k0 < STEP ? p->k : k0 + STEP;
+        for (int64_t t = 0; t < tiles.count; t++) {
+            int64_t lo = tile_start(tiles, t), rows = tile_start(tiles, t + 1) - lo;
+            const float *from = p->from + lo * p->col;
+            float *to = p->to + lo * p->k;
+            for (int64_t k = k0; k < k1; k++) {
+                for (int64_t i = 0; i < rows; i += TD_LANES) {
+                    store_some(to + k * rows + i, load_some(from + k * p->row + i, rows - i),
+                               rows - i);
+                }
             }
         }
     }
