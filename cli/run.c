@@ -403,6 +403,9 @@ static int prepare(struct run *r, bool *done) {
     if (rc == TD_OK) {
         rc = td_run_check_index(&r->dir, r->data, &err);
     }
+    if (r->interrupted) {
+        return TD_CLI_INTERRUPTED;
+    }
     if (rc != TD_OK) {
         fprintf(stderr, "tandem run: %s\n", err.msg);
         return rc == TD_EINVAL || rc == TD_EUNSUPPORTED ? TD_CLI_USAGE : TD_CLI_FAILED;

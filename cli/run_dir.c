@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "controllers/common/pool.h"
@@ -18,11 +19,22 @@
 
 enum { ROLLOUT_PARTITIONS = 4, STRANGERS_MS = 5000 };
 
-static enum td_rc remove_named(const char *dir, const char *prefix, struct td_err *err) {
+static const char latest_name[] = "latest_checkpointed_iteration.txt",
+                  staged_name[] = "metrics.staged.json";
+
+// Whether name is prefix and a number.
+static bool is_numbered(const char *name, const char *prefix) {
+    size_t n = strlen(prefix),
+           digits = strncmp(name, prefix, n) ? 0 : strspn(name + n, "0123456789");
+    return digits > 0 && name[n + digits] == 0;
+}
+
+// Removes what is called prefix and a number.
+static enum td_rc remove_numbered(const char *dir, const char *prefix, struct td_err *err) {
     DIR *d = opendir(dir);
     enum td_rc rc = TD_OK;
     for (struct dirent *e; d && rc == TD_OK && (e = readdir(d));) {
-        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0) {
+        if (is_numbered(e->d_name, prefix)) {
             char *path = td_asprintf("%s/%s", dir, e->d_name);
             rc = td_remove_tree(path, err);
             td_free(path);
@@ -34,23 +46,74 @@ static enum td_rc remove_named(const char *dir, const char *prefix, struct td_er
     return rc;
 }
 
+// What td_file_write leaves when the process is killed within it.
+static enum td_rc remove_temporary(const struct td_run_dir *d, struct td_err *err) {
+    char *staged = td_asprintf("%s.tmp.", staged_name),
+         *latest = td_asprintf("%s.tmp.", latest_name);
+    enum td_rc rc = remove_numbered(d->path, staged, err);
+    rc = rc == TD_OK ? remove_numbered(d->save_dir, latest, err) : rc;
+    td_free(staged);
+    td_free(latest);
+    return rc;
+}
+
+static enum td_rc remove_one(const char *dir, const char *name, struct td_err *err) {
+    char *path = td_asprintf("%s/%s", dir, name);
+    enum td_rc rc = td_remove_tree(path, err);
+    td_free(path);
+    return rc;
+}
+
 // Only what a run makes is deleted.
 static enum td_rc start_over(const struct td_run_dir *d, struct td_err *err) {
-    static const char *const names[] = {"journal",       "rollouts", "checkpoints",
-                                        "metrics.jsonl", "workers",  "metrics.staged.json"};
+    // The journal last: without it the rest would belong to nobody.
+    static const char *const names[] = {"workers",       "rollouts",  "checkpoints",
+                                        "metrics.jsonl", staged_name, "journal"};
     char *workers = td_asprintf("%s/workers", d->path);
     td_pool_end_strangers(workers, STRANGERS_MS);
     td_free(workers);
     enum td_rc rc = TD_OK;
     for (size_t i = 0; rc == TD_OK && i < sizeof names / sizeof *names; i++) {
-        char *path = td_asprintf("%s/%s", d->path, names[i]);
-        rc = td_remove_tree(path, err);
-        td_free(path);
+        rc = remove_one(d->path, names[i], err);
     }
     if (rc == TD_OK) {
-        rc = remove_named(d->save_dir, "global_step_", err);
+        rc = remove_numbered(d->save_dir, "global_step_", err);
     }
-    return rc == TD_OK ? remove_named(d->save_dir, "latest_checkpointed_iteration.txt", err) : rc;
+    return rc == TD_OK ? remove_one(d->save_dir, latest_name, err) : rc;
+}
+
+static bool has_entries(const char *dir) {
+    DIR *d = opendir(dir);
+    bool has = false;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        has = has || e->d_name[0] != '.';
+    }
+    if (d) {
+        closedir(d);
+    }
+    return has;
+}
+
+// No journal is made where something names another one (docs/journal.md §4): it would start the job
+// over, in silence, amid what is left of the old one.
+static enum td_rc check_orphans(const struct td_run_dir *d, struct td_err *err) {
+    static const char *const names[] = {"rollouts/log", "metrics.jsonl", "checkpoints"};
+    char *root = td_asprintf("%s/journal/log", d->path);
+    bool found = td_file_exists(root);
+    enum td_rc rc = TD_OK;
+    for (size_t i = 0; !found && rc == TD_OK && i < sizeof names / sizeof *names; i++) {
+        char *path = td_asprintf("%s/%s", d->path, names[i]);
+        struct stat st;
+        if (stat(path, &st) == 0 && (!S_ISDIR(st.st_mode) || has_entries(path))) {
+            rc = td_fail(err, TD_ECONFLICT,
+                         "%s is there, but its journal is not (%s): put it back, or use --fresh to "
+                         "start over",
+                         path, root);
+        }
+        td_free(path);
+    }
+    td_free(root);
+    return rc;
 }
 
 static enum td_rc open_log(struct td_loop *loop, const struct td_run_dir *d, const char *name,
@@ -81,17 +144,23 @@ struct scan {
     struct td_err *err;
     enum td_rc rc;
     int64_t end;
+    bool ended; // at the journal's end, or by an error
 };
+
+static void end_scan(struct scan *s) {
+    s->ended = true;
+    td_loop_stop(s->loop);
+}
 
 static void check_end(struct scan *s) {
     if (s->reader && s->end >= 0 && td_log_reader_next(s->reader) >= s->end) {
-        td_loop_stop(s->loop);
+        end_scan(s);
     }
 }
 
 static void stop_scan(struct scan *s, enum td_rc rc, const char *cause) {
     s->rc = td_fail(s->err, rc, "%s", cause);
-    td_loop_stop(s->loop);
+    end_scan(s);
 }
 
 static void on_record(void *user, const struct td_log_record *r) {
@@ -127,7 +196,7 @@ static void on_bounds(void *user, enum td_rc rc, int64_t start, int64_t end,
     if (end > start) {
         s->reader = td_log_read(s->journal, 0, start, &fns, s);
     } else {
-        td_loop_stop(s->loop);
+        end_scan(s);
     }
 }
 
@@ -135,10 +204,14 @@ static enum td_rc scan_journal(struct td_loop *loop, struct td_run_dir *d, struc
     struct scan s = {
         .loop = loop, .follower = &d->found, .journal = d->journal, .err = err, .end = -1};
     td_log_bounds(d->journal, 0, on_bounds, &s);
+    bool stopped = false;
     td_loop_run(loop);
+    for (; !s.ended; td_loop_run(loop)) { // a signal; what was asked for is awaited all the same
+        stopped = true;
+    }
     td_log_reader_close(s.reader);
     d->had_journal = s.end > 0;
-    return s.rc;
+    return s.rc == TD_OK && stopped ? td_fail(err, TD_ESTOPPED, "stopped before it began") : s.rc;
 }
 
 // Said once and before anything is started.
@@ -175,8 +248,12 @@ static enum td_rc open_all(struct td_loop *loop, const struct td_run_dir_opts *o
         return rc;
     }
     d->save_dir = td_strdup(opts->save_dir ? real : d->path);
-    if (opts->fresh) {
+    rc = remove_temporary(d, err);
+    if (rc == TD_OK && opts->fresh) {
         rc = start_over(d, err);
+    }
+    if (rc == TD_OK) {
+        rc = check_orphans(d, err);
     }
     if (rc == TD_OK) {
         rc = open_log(loop, d, "journal", 1, &d->journal, err);
@@ -225,15 +302,23 @@ void td_run_dir_tidy(const struct td_run_dir *d, const struct td_job_state *job)
     td_free(folder);
 }
 
+struct closing {
+    struct td_loop *loop;
+    bool closed;
+};
+
 static void on_closed(void *user) {
-    td_loop_stop(user);
+    struct closing *c = user;
+    c->closed = true;
+    td_loop_stop(c->loop);
 }
 
 void td_run_dir_close(struct td_loop *loop, struct td_run_dir *d) {
     struct td_log *logs[] = {d->journal, d->rollouts};
     for (size_t i = 0; i < 2; i++) {
-        if (logs[i]) {
-            td_log_close(logs[i], on_closed, loop);
+        struct closing c = {loop, !logs[i]};
+        td_log_close(logs[i], on_closed, &c);
+        while (!c.closed) { // a signal may stop the loop before
             td_loop_run(loop);
         }
     }

@@ -26,7 +26,8 @@ struct td_run_dir_opts {
 };
 
 // Makes, locks and opens. Reads the journal to its end (runs the loop). TD_ECONFLICT: another
-// process has it; TD_ECORRUPT: the journal is damaged.
+// process has it, or there is no journal where something of a run lies; TD_ECORRUPT: the journal is
+// damaged; TD_ESTOPPED: somebody stopped the loop.
 enum td_rc td_run_dir_open(struct td_loop *loop, const struct td_run_dir_opts *opts,
                            struct td_run_dir *out, struct td_err *err) TD_MUST_CHECK;
 // Of a job that has ended: removes the checkpoint folders that its journal does not keep. Such were

@@ -98,6 +98,13 @@ static char *differing_file(const struct td_job_data *data, const Tandem__Journa
 enum td_rc td_run_check_index(const struct td_run_dir *d, const struct td_job_data *data,
                               struct td_err *err) {
     const struct td_job_state *job = td_run_found_job(d);
+    uint64_t log = d->rollouts ? td_log_id(d->rollouts) : 0;
+    if (job && job->job->rollout_log != log) {
+        return td_fail(err, TD_ECORRUPT,
+                       "%s/rollouts holds log %016" PRIx64 ", the job wrote to %016" PRIx64
+                       ": put that one back, or use --fresh to start over",
+                       d->path, log, job->job->rollout_log);
+    }
     char *what = job && job->job->index ? differing_file(data, job->job->index) : NULL;
     enum td_rc rc = what ? td_fail(err, TD_ECORRUPT,
                                    "%s is not what the job in %s began with: put the old one back, "

@@ -10,7 +10,8 @@ const struct td_job_state *td_run_found_job(const struct td_run_dir *d);
 // Compares the settings with those of the journal's job: TD_CLI_USAGE after naming the keys that
 // differ. A job that has ended: prints its result, sets *done and returns its exit status.
 int td_run_check_found(const struct td_run_dir *d, const struct td_buf *canonical, bool *done);
-// The files the job reads are those it began with: TD_ECORRUPT names the one that is not.
+// The files the job reads, its rollout log among them, are those it began with: TD_ECORRUPT names
+// the one that is not.
 enum td_rc td_run_check_index(const struct td_run_dir *d, const struct td_job_data *data,
                               struct td_err *err) TD_MUST_CHECK;
 void td_run_print_start(const struct td_job_spec *spec, const struct td_job_data *data,

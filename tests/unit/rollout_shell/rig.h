@@ -49,12 +49,12 @@ static inline struct td_episode *rig_start(struct rig *r, uint64_t ticket, bool 
     return td_episodes_add(r->episodes, &e, r->data);
 }
 
-// What a worker generated, as a frame; texts of at most 32 tokens.
+// What a worker generated, as a frame; texts of at most 256 tokens.
 struct generated {
     Tandem__Worker__Generated m;
     Tandem__Worker__Version version;
-    int32_t ids[32];
-    float logp[32];
+    int32_t ids[256];
+    float logp[256];
 };
 
 static inline void generate(struct rig *r, const struct td_episode *g, uint32_t sample,
@@ -63,7 +63,7 @@ static inline void generate(struct rig *r, const struct td_episode *g, uint32_t 
     assert_int_equal(td_tokenizer_encode(r->data->tokenizer, text, strlen(text), &ids, NULL),
                      TD_OK);
     td_ids_put(&ids, TINY_JOB_EOS);
-    assert_true(ids.n <= 32);
+    assert_true(ids.n <= 256);
     tandem__worker__generated__init(&out->m);
     tandem__worker__version__init(&out->version);
     memcpy(out->ids, ids.v, ids.n * sizeof *ids.v);

@@ -148,11 +148,14 @@ static void test_episode_scores(void **state) {
 static void test_episode_runaway_pattern(void **state) {
     (void)state;
     const char *overrides[] = {
-        "tandem.rewards=[{data_source: sum, grader: regex, pattern: '^(?:a|aa)+$'}]", NULL};
+        "tandem.rewards=[{data_source: sum, grader: regex, pattern: '^(?:a+)+$'}]", NULL};
     struct rig r;
     rig_init_with(&r, overrides);
     struct td_episode *g = rig_start(&r, 5, false, 0, 2);
-    take(&r, g, 0, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!");
+    char text[202];
+    memset(text, 'a', 200);
+    memcpy(text + 200, "!", 2);
+    take(&r, g, 0, text);
     take(&r, g, 1, "aaaaa");
     g->samples[0].score = 7;
     struct td_err err;
