@@ -23,6 +23,7 @@
 
 enum {
     WORKQ_JOBS = 1024,
+    REWARD_JOBS = 65536,
     CHILDREN_MAX = 256,
     BEAT_MS = 5000,
     TAKEOVER_MS = 20000,
@@ -44,7 +45,7 @@ struct run {
 
     struct td_loop *loop;
     struct td_children *children;
-    struct td_workq *workq;
+    struct td_workq *workq, *reward_workq; // one of each pool: grading waits for no checkpoint
     struct td_link_hub *hub;
     struct td_coordinator_shell *coordinator;
     struct td_train_shell *train;
@@ -165,7 +166,7 @@ static enum td_rc start_train(struct run *r, struct td_err *err) {
 static enum td_rc start_rollout(struct run *r, struct td_err *err) {
     struct td_rollout_shell_config c = {.loop = r->loop,
                                         .children = r->children,
-                                        .workq = r->workq,
+                                        .workq = r->reward_workq,
                                         .rollouts = r->dir.rollouts,
                                         .hub = r->hub,
                                         .data = r->data,
@@ -354,6 +355,9 @@ static enum td_rc make_loop(struct run *r, struct td_err *err) {
     if (rc == TD_OK) {
         rc = td_workq_new(r->loop, "td-work", 1, WORKQ_JOBS, &r->workq, err);
     }
+    if (rc == TD_OK) {
+        rc = td_workq_new(r->loop, "td-reward", 1, REWARD_JOBS, &r->reward_workq, err);
+    }
     static const int signums[] = {SIGINT, SIGTERM};
     for (int i = 0; rc == TD_OK && i < 2; i++) {
         if (td_watch_signal(r->loop, signums[i], on_signal, r, &r->signals[i]) != TD_OK) {
@@ -377,6 +381,7 @@ static void drop_loop(struct run *r) {
         td_watch_close(r->signals[i]);
     }
     td_workq_free(r->workq);
+    td_workq_free(r->reward_workq);
     td_run_dir_close(r->loop, &r->dir);
     td_children_free(r->children);
     td_loop_free(r->loop);

@@ -109,26 +109,64 @@ bool td_episode_take(struct td_episode *g, const Tandem__Worker__Generated *m) {
     return true;
 }
 
-enum td_rc td_episode_score(struct td_episode *g, const struct td_job_data *data,
-                            struct td_err *err) {
-    struct td_buf text = {0};
+struct td_scoring {
+    const struct td_rewards *rewards;
+    const char *data_source, *ground_truth;
+    uint64_t index;
+    uint32_t count;
+    struct td_buf *texts; // owned, count
+    double *scores;       // owned, count
+};
+
+struct td_scoring *td_scoring_new(const struct td_episode *g, const struct td_job_data *data) {
+    struct td_scoring *x = td_alloc(sizeof *x);
+    *x = (struct td_scoring){.rewards = data->rewards,
+                             .data_source = g->row.data_source,
+                             .ground_truth = g->row.ground_truth,
+                             .index = g->group.index,
+                             .count = g->sample_count,
+                             .texts = td_alloc_array(g->sample_count, sizeof *x->texts),
+                             .scores = td_alloc_array(g->sample_count, sizeof *x->scores)};
+    for (uint32_t i = 0; i < x->count; i++) {
+        const struct td_sample *s = &g->samples[i];
+        td_tokenizer_decode(data->tokenizer, s->ids, (size_t)s->n, true, &x->texts[i]);
+    }
+    return x;
+}
+
+enum td_rc td_scoring_run(struct td_scoring *x, struct td_err *err) {
     enum td_rc rc = TD_OK;
-    for (uint32_t i = 0; rc == TD_OK && i < g->sample_count; i++) {
-        struct td_sample *s = &g->samples[i];
-        td_buf_clear(&text);
-        td_tokenizer_decode(data->tokenizer, s->ids, (size_t)s->n, true, &text);
-        const struct td_response response = {.data_source = g->row.data_source,
-                                             .ground_truth = g->row.ground_truth,
-                                             .text = td_buf_str(&text),
-                                             .n = text.len};
-        s->score = 0;
-        rc = td_rewards_score(data->rewards, &response, &s->score, err);
-        if (rc == TD_ELIMIT) { // generated again it would be the same text
+    for (uint32_t i = 0; rc == TD_OK && i < x->count; i++) {
+        const struct td_response response = {.data_source = x->data_source,
+                                             .ground_truth = x->ground_truth,
+                                             .text = td_buf_str(&x->texts[i]),
+                                             .n = x->texts[i].len};
+        rc = td_rewards_score(x->rewards, &response, &x->scores[i], err);
+        if (rc == TD_ELIMIT) {
             td_trace_warn("answer not graded, scores 0", "index=%llu sample=%u cause=\"%s\"",
-                          (unsigned long long)g->group.index, i, err->msg);
+                          (unsigned long long)x->index, i, err->msg);
+            x->scores[i] = 0;
             rc = TD_OK;
         }
     }
-    td_buf_fini(&text);
     return rc;
+}
+
+void td_scoring_give(const struct td_scoring *x, struct td_episode *g) {
+    td_assert_op(x->count, ==, g->sample_count);
+    for (uint32_t i = 0; i < x->count; i++) {
+        g->samples[i].score = x->scores[i];
+    }
+}
+
+void td_scoring_free(struct td_scoring *x) {
+    if (!x) {
+        return;
+    }
+    for (uint32_t i = 0; i < x->count; i++) {
+        td_buf_fini(&x->texts[i]);
+    }
+    td_free(x->texts);
+    td_free(x->scores);
+    td_free(x);
 }

@@ -51,9 +51,15 @@ uint32_t td_sequence_sample(uint64_t sequence);
 // Takes what a worker generated. False: not a sample of this group, one that was done, one without
 // a log-prob for each token, cut off, or made by other weights than the group's.
 bool td_episode_take(struct td_episode *g, const Tandem__Worker__Generated *m);
-// Scores every sample with the row's grader. The text is the response without special tokens. One
-// on which the pattern needs too much backtracking scores 0.
-enum td_rc td_episode_score(struct td_episode *g, const struct td_job_data *data,
-                            struct td_err *err) TD_MUST_CHECK;
+// The answers of a group on their way to its grader: the texts are copies, without special tokens,
+// so that a work queue may grade them whatever becomes of the group. data is borrowed.
+struct td_scoring;
+struct td_scoring *td_scoring_new(const struct td_episode *g, const struct td_job_data *data);
+// Grades them, once; any thread. An answer on which the pattern needs too much backtracking scores
+// 0: generated again it would be the same text.
+enum td_rc td_scoring_run(struct td_scoring *x, struct td_err *err) TD_MUST_CHECK;
+// Puts the scores into the samples of the group that it was made of.
+void td_scoring_give(const struct td_scoring *x, struct td_episode *g);
+void td_scoring_free(struct td_scoring *x); // accepts NULL
 
 #endif

@@ -1,6 +1,6 @@
 // The rollout controller's shell: worker pool, rewards, rollout log and link as events of the
-// machine, and its effects carried out. Loop thread; files are written on a work queue. Decides
-// nothing.
+// machine, and its effects carried out. Loop thread; answers are graded and files written on a work
+// queue. Decides nothing.
 #ifndef TD_CONTROLLERS_ROLLOUT_SHELL_H
 #define TD_CONTROLLERS_ROLLOUT_SHELL_H
 
@@ -21,7 +21,7 @@ struct td_rollout_shell_fns {
 struct td_rollout_shell_config {
     struct td_loop *loop;
     struct td_children *children;
-    struct td_workq *workq;
+    struct td_workq *workq; // room for a job per group under way
     struct td_log *rollouts;
     struct td_link_hub *hub;
     const struct td_job_data *data;

@@ -20,7 +20,7 @@ static struct group_call *new_call(struct td_rollout_shell *s, uint64_t ticket) 
     return c;
 }
 
-static void give_failed(struct td_rollout_shell *s, uint64_t ticket, const char *text) {
+void td_rollout_shell_failed(struct td_rollout_shell *s, uint64_t ticket, const char *text) {
     struct td_rolloutc_event e = {.kind = TD_RC_GROUP_FAILED, .ticket = ticket, .text = text};
     td_rollout_shell_step(s, &e);
 }
@@ -31,7 +31,7 @@ static void on_reply(void *user, int worker, const td_frame *f, const int *fds) 
     (void)fds;
     if (f && f->body_case == TANDEM__WORKER__FRAME__BODY_ERROR) {
         td_trace_warn("group refused", "cause=\"%s\"", f->error->message);
-        give_failed(c->shell, c->ticket, f->error->message);
+        td_rollout_shell_failed(c->shell, c->ticket, f->error->message);
     }
     td_free(c);
 }
@@ -97,74 +97,6 @@ void td_rollout_shell_start_group(struct td_rollout_shell *s, const struct td_ro
     send_generate(s, g);
 }
 
-static void give_scored(struct td_rollout_shell *s, const struct td_episode *g) {
-    double *scores = td_alloc_array(g->sample_count, sizeof *scores);
-    for (uint32_t i = 0; i < g->sample_count; i++) {
-        scores[i] = g->samples[i].score;
-    }
-    struct td_rolloutc_event e = {.kind = TD_RC_GROUP_SCORED,
-                                  .ticket = g->ticket,
-                                  .scores = scores,
-                                  .score_count = g->sample_count};
-    td_rollout_shell_step(s, &e);
-    td_free(scores);
-}
-
-struct write_job { // the samples of a validation, before its last group counts
-    struct td_rollout_shell *shell;
-    uint64_t ticket;
-    struct td_val_file *file;
-    enum td_rc rc;
-    struct td_err err;
-};
-
-static void run_write(void *user) {
-    struct write_job *j = user;
-    j->rc = td_val_file_write(j->file, &j->err);
-}
-
-static void done_write(void *user) {
-    struct write_job *j = user;
-    struct td_rollout_shell *s = j->shell;
-    struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
-    if (j->rc != TD_OK) {
-        s->config.fns.stop(s->config.user, j->err.msg);
-    } else if (g) {
-        give_scored(s, g);
-    }
-    td_val_file_free(j->file);
-    td_free(j);
-    td_rollout_shell_idle(s);
-}
-
-static void write_samples(struct td_rollout_shell *s, uint64_t ticket,
-                          struct td_val_file *file_take) {
-    struct write_job *j = td_alloc(sizeof *j);
-    *j = (struct write_job){.shell = s, .ticket = ticket, .file = file_take};
-    s->busy++;
-    if (!td_workq_submit(s->config.workq, run_write, done_write, j)) {
-        s->busy--;
-        td_val_file_free(j->file);
-        td_free(j);
-        s->config.fns.stop(s->config.user, "the work queue is full");
-    }
-}
-
-static void score(struct td_rollout_shell *s, struct td_episode *g) {
-    struct td_err err;
-    if (td_episode_score(g, s->config.data, &err) != TD_OK) {
-        td_trace_warn("group not scored", "cause=\"%s\"", err.msg);
-        give_failed(s, g->ticket, err.msg);
-        return;
-    }
-    struct td_val_file *file = g->eval && s->dump ? td_val_dump_add(s->dump, g) : NULL;
-    if (file) {
-        write_samples(s, g->ticket, file);
-    } else {
-        give_scored(s, g);
-    }
-}
-
 void td_rollout_shell_generated(struct td_rollout_shell *s, const Tandem__Worker__Generated *m) {
     uint64_t ticket = td_sequence_ticket(m->sequence);
     struct td_episode *g = td_episodes_find(s->episodes, ticket);
@@ -173,14 +105,14 @@ void td_rollout_shell_generated(struct td_rollout_shell *s, const Tandem__Worker
         return; // of a group that was closed meanwhile
     }
     if (!td_episode_take(g, m)) {
-        give_failed(s, ticket, "a worker gave what was not asked for");
+        td_rollout_shell_failed(s, ticket, "a worker gave what was not asked for");
         return;
     }
     struct td_rolloutc_event e = {.kind = TD_RC_SAMPLE_DONE, .ticket = ticket};
     td_rollout_shell_step(s, &e);
     g = td_episodes_find(s->episodes, ticket);
     if (g && g->done == g->sample_count) {
-        score(s, g);
+        td_rollout_shell_score(s, g);
     }
 }
 

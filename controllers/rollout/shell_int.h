@@ -35,6 +35,11 @@ void td_rollout_shell_publish(struct td_rollout_shell *s, const struct td_rollou
 void td_rollout_shell_close_group(struct td_rollout_shell *s, const struct td_rolloutc_effect *x);
 void td_rollout_shell_generated(struct td_rollout_shell *s, const Tandem__Worker__Generated *m);
 
+void td_rollout_shell_failed(struct td_rollout_shell *s, uint64_t ticket, const char *text);
+
+// shell_scores.c: all samples of g are there
+void td_rollout_shell_score(struct td_rollout_shell *s, const struct td_episode *g);
+
 // shell_weights.c
 void td_rollout_shell_prepare(struct td_rollout_shell *s, const struct td_rolloutc_effect *x);
 void td_rollout_shell_flip(struct td_rollout_shell *s, const struct td_rolloutc_effect *x);

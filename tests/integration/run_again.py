@@ -95,8 +95,9 @@ def interrupted_at_once(bench):
         time.sleep(delay)
         sandbox.send(run.pid, signal.SIGINT)
         code = run.wait(15)
-        # Before its handler is there the signal simply ends it.
-        assert code in (INTERRUPTED, -signal.SIGINT), "exit status %d:\n%s" % (code, run.said())
+        # Before its handler is there the signal simply ends it; on a quick machine all is done.
+        assert (code in (INTERRUPTED, -signal.SIGINT) or code == 0 and "done: " in run.said()), \
+            "exit status %d:\n%s" % (code, run.said())
         sandbox.wait_for(lambda: not sandbox.descendants(), 5, "the end of the workers")
         bench.ends_equal(run)
 

@@ -80,6 +80,14 @@ static inline void generate(struct rig *r, const struct td_episode *g, uint32_t 
     td_ids_fini(&ids);
 }
 
+static inline void rig_score(struct rig *r, struct td_episode *g) {
+    struct td_scoring *x = td_scoring_new(g, r->data);
+    struct td_err err;
+    assert_int_equal(td_scoring_run(x, &err), TD_OK);
+    td_scoring_give(x, g);
+    td_scoring_free(x);
+}
+
 static inline void take(struct rig *r, struct td_episode *g, uint32_t sample, const char *text) {
     struct generated x;
     generate(r, g, sample, text, &x);

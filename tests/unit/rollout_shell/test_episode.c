@@ -133,8 +133,7 @@ static void test_episode_scores(void **state) {
     for (uint32_t i = 0; i < N; i++) {
         take(&r, g, i, cases[i].text);
     }
-    struct td_err err;
-    assert_int_equal(td_episode_score(g, r.data, &err), TD_OK);
+    rig_score(&r, g);
     for (int i = 0; i < N; i++) {
         if (g->samples[i].score != cases[i].score) {
             fail_msg("'%s': %g, expected %g", cases[i].text, g->samples[i].score, cases[i].score);
@@ -158,8 +157,7 @@ static void test_episode_runaway_pattern(void **state) {
     take(&r, g, 0, text);
     take(&r, g, 1, "aaaaa");
     g->samples[0].score = 7;
-    struct td_err err;
-    assert_int_equal(td_episode_score(g, r.data, &err), TD_OK);
+    rig_score(&r, g);
     assert_true(g->samples[0].score == 0 && g->samples[1].score == 1);
     rig_fini(&r);
 }

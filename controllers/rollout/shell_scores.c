@@ -1,0 +1,101 @@
+// The rollout controller's shell: rewards, and the samples of a validation. Graders may take long
+// on an answer, and disks on a file: both run on the work queue.
+#include "controllers/rollout/shell_int.h"
+#include "lib/base/mem.h"
+#include "lib/base/trace.h"
+
+struct job {
+    struct td_rollout_shell *shell;
+    uint64_t ticket;
+    struct td_scoring *scoring; // owned; or
+    struct td_val_file *file;   // owned
+    enum td_rc rc;
+    struct td_err err;
+};
+
+static void job_free(struct job *j) {
+    td_scoring_free(j->scoring);
+    td_val_file_free(j->file);
+    td_free(j);
+}
+
+static void submit(struct td_rollout_shell *s, const struct job *job, td_loop_fn *run,
+                   td_loop_fn *done) {
+    struct job *j = td_memdup(job, sizeof *job);
+    s->busy++;
+    if (!td_workq_submit(s->config.workq, run, done, j)) {
+        s->busy--;
+        job_free(j);
+        s->config.fns.stop(s->config.user, "the work queue is full");
+    }
+}
+
+static void give_scored(struct td_rollout_shell *s, const struct td_episode *g) {
+    double *scores = td_alloc_array(g->sample_count, sizeof *scores);
+    for (uint32_t i = 0; i < g->sample_count; i++) {
+        scores[i] = g->samples[i].score;
+    }
+    struct td_rolloutc_event e = {.kind = TD_RC_GROUP_SCORED,
+                                  .ticket = g->ticket,
+                                  .scores = scores,
+                                  .score_count = g->sample_count};
+    td_rollout_shell_step(s, &e);
+    td_free(scores);
+}
+
+static void run_write(void *user) {
+    struct job *j = user;
+    j->rc = td_val_file_write(j->file, &j->err);
+}
+
+// The last group of a validation counts once its samples are on the disk.
+static void done_write(void *user) {
+    struct job *j = user;
+    struct td_rollout_shell *s = j->shell;
+    struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
+    if (j->rc != TD_OK) {
+        s->config.fns.stop(s->config.user, j->err.msg);
+    } else if (g) {
+        give_scored(s, g);
+    }
+    job_free(j);
+    td_rollout_shell_idle(s);
+}
+
+static void run_score(void *user) {
+    struct job *j = user;
+    j->rc = td_scoring_run(j->scoring, &j->err);
+}
+
+static void take_scores(struct td_rollout_shell *s, struct td_episode *g, const struct job *j) {
+    if (j->rc != TD_OK) {
+        td_trace_warn("group not scored", "cause=\"%s\"", j->err.msg);
+        td_rollout_shell_failed(s, g->ticket, j->err.msg);
+        return;
+    }
+    td_scoring_give(j->scoring, g);
+    struct td_val_file *file = g->eval && s->dump ? td_val_dump_add(s->dump, g) : NULL;
+    if (file) {
+        const struct job write = {.shell = s, .ticket = g->ticket, .file = file};
+        submit(s, &write, run_write, done_write);
+    } else {
+        give_scored(s, g);
+    }
+}
+
+static void done_score(void *user) {
+    struct job *j = user;
+    struct td_rollout_shell *s = j->shell;
+    struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
+    if (g && !s->stopping) { // else it was closed meanwhile
+        take_scores(s, g, j);
+    }
+    job_free(j);
+    td_rollout_shell_idle(s);
+}
+
+void td_rollout_shell_score(struct td_rollout_shell *s, const struct td_episode *g) {
+    const struct job score = {
+        .shell = s, .ticket = g->ticket, .scoring = td_scoring_new(g, s->config.data)};
+    submit(s, &score, run_score, done_score);
+}
