@@ -31,7 +31,7 @@ static const struct td_spec_key keys[] = {
     TD_DONE(A "ppo_max_token_len_per_gpu", INT, actor.ppo_max_token_len_per_gpu, "16384",
             "tokens of a micro-batch, when use_dynamic_bsz is true", TD_RANGE(1, TD_COUNT_MAX)),
     TD_DONE(A "clip_ratio", FLOAT, actor.clip_ratio, "0.2",
-            "the ratio of probabilities is clipped so far from 1", TD_RANGE(0, 10)),
+            "the ratio of probabilities is clipped so far from 1", TD_RANGE(0, 1)),
     TD_DONE(A "clip_ratio_low", FLOAT, actor.clip_ratio_low, "=" A "clip_ratio",
             "the same, downwards", TD_RANGE(0, 1),
             TD_DIFFERS("0.2", "in verl clip_ratio alone changes nothing")),
