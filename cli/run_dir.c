@@ -64,14 +64,18 @@ static enum td_rc remove_one(const char *dir, const char *name, struct td_err *e
     return rc;
 }
 
+static void end_workers(const struct td_run_dir *d) {
+    char *workers = td_asprintf("%s/workers", d->path);
+    td_pool_end_strangers(workers, STRANGERS_MS);
+    td_free(workers);
+}
+
 // Only what a run makes is deleted.
 static enum td_rc start_over(const struct td_run_dir *d, struct td_err *err) {
     // The journal last: without it the rest would belong to nobody.
     static const char *const names[] = {"workers",       "rollouts",  "checkpoints",
                                         "metrics.jsonl", staged_name, "journal"};
-    char *workers = td_asprintf("%s/workers", d->path);
-    td_pool_end_strangers(workers, STRANGERS_MS);
-    td_free(workers);
+    end_workers(d);
     enum td_rc rc = TD_OK;
     for (size_t i = 0; rc == TD_OK && i < sizeof names / sizeof *names; i++) {
         rc = remove_one(d->path, names[i], err);
@@ -286,6 +290,7 @@ static bool is_kept(const struct td_job_state *job, const char *name) {
 }
 
 void td_run_dir_tidy(const struct td_run_dir *d, const struct td_job_state *job) {
+    end_workers(d);
     char *folder = td_asprintf("%s/checkpoints", d->path);
     DIR *dir = opendir(folder);
     for (struct dirent *e; dir && (e = readdir(dir));) {
