@@ -14,8 +14,8 @@ import runs  # noqa: E402
 import sandbox  # noqa: E402
 
 HURTS_MAX = 3  # in one run
-FAULTS = {"sft": ("tree", "controllers", "kill-train", "stop-train", "mixed"),
-          "grpo": ("tree", "controllers", "kill-train", "stop-train", "kill-rollout",
+FAULTS = {"sft": ("tree", "controllers", "pause", "kill-train", "stop-train", "mixed"),
+          "grpo": ("tree", "controllers", "pause", "kill-train", "stop-train", "kill-rollout",
                    "stop-rollout", "mixed")}
 
 
@@ -33,7 +33,7 @@ def check_attached(run):
 
 def kill_controllers(run, pick):
     check_attached(run)
-    run.survivors = run.listening()
+    run.survivors = run.listening() if run.promised else {}
     if not sandbox.send(run.pid, signal.SIGKILL):
         raise Missed
     sandbox.wait_for(lambda: run.exit_code() is not None, 10, "the end of a killed process")
@@ -47,7 +47,7 @@ def generation_to_stay(run):
     have begun an update that the other was never told of. 0: no promise."""
     records = run.journal() if os.path.exists(run.path("run", "journal", "log")) else []
     generations = [r["generation"] for r in records if r["name"] == "GANG"]
-    if run.spec["tandem"]["train"]["workers"] > 1 or not generations:
+    if run.spec["tandem"]["train"]["workers"] > 1 or not generations or not run.promised:
         return 0
     last = max(i for i, r in enumerate(records) if r["name"] == "GANG")
     return generations[-1] if any(r["name"] == "COMMIT" for r in records[last:]) else 0
@@ -59,14 +59,17 @@ def hurt(run, fault, pick):
         raise Missed
     if fault == "mixed":
         fault = pick.choice(FAULTS[run.spec["tandem"]["kind"]][:-1])
-    if fault != "controllers":
-        run.survivors, run.generation = {}, 0
     if fault == "tree":
         run.kill_tree()
         run.start()
         return
     if fault == "controllers":
         kill_controllers(run, pick)
+        return
+    if fault == "pause":  # longer than the time after which a worker counts as silent, too
+        sandbox.send(run.pid, signal.SIGSTOP)
+        time.sleep(pick.choice((0.1, 0.3, 3)))
+        sandbox.send(run.pid, signal.SIGCONT)
         return
     how, role = fault.split("-")
     workers = run.workers(role)
@@ -81,6 +84,7 @@ def attempt(run, fault, seconds, pick):
     """The job once, hurt up to HURTS_MAX times. Returns how often it was."""
     hurts = pick.choice((1, 1, 2, HURTS_MAX))
     run.survivors, run.generation, done = {}, 0, 0
+    run.promised = fault == "controllers"  # that all workers were well before
     run.start()
     for _ in range(hurts):
         time.sleep(pick.uniform(0, seconds))

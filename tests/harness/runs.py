@@ -78,9 +78,12 @@ class Run:
 
     def workers(self, role=None):
         """{seat, such as train-0: pid}"""
-        found = {}
-        for process in sandbox.descendants():
+        found, known = {}, set()
+        for process in sandbox.descendants():  # parents first
             if process.argv and process.argv[0].endswith("tandem-worker"):
+                known.add(process.pid)
+                if process.parent in known:
+                    continue  # the leak check of a sanitizer
                 socket = process.argv[process.argv.index("--socket") + 1]
                 seat = os.path.basename(socket)[:-len(".sock")]
                 if os.path.dirname(os.path.dirname(socket)) == self.path("run") \

@@ -10,6 +10,7 @@ import time
 
 MARK = "TD_SANDBOX"
 PR_SET_CHILD_SUBREAPER = 36
+_leave_orphans = False
 _exited = {}  # pid -> wait status, of every child that was reaped
 
 
@@ -44,9 +45,16 @@ def is_root():
     return os.environ[MARK] == "root" or (os.environ[MARK] == "none" and os.geteuid() == 0)
 
 
+def leave_orphans(leave):
+    """Whether orphans that end stay zombies, as in a container whose first process waits for
+    nobody."""
+    global _leave_orphans
+    _leave_orphans = leave
+
+
 def reap():
     """Collects whatever has ended, orphans that came to this process included."""
-    while True:
+    while not _leave_orphans:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -59,6 +67,10 @@ def reap():
 def exit_code(pid):
     """None while it runs; negative: ended by that signal."""
     reap()
+    if _leave_orphans and pid not in _exited:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _exited[pid] = os.waitstatus_to_exitcode(status)
     return _exited.get(pid)
 
 

@@ -1,5 +1,6 @@
 """One run directory, one job: stopping, going on, starting over. run_again.py BIN [--only NAME]"""
 import argparse
+import fcntl
 import os
 import re
 import signal
@@ -71,6 +72,48 @@ def finished(bench):
     runs.check_nothing_left(run)
 
 
+def stop_at_its_end(bench, spec):
+    """A run whose job has ended and whose workers are stopped before they could. The journal's
+    lock keeps the last COMMIT back until they have nothing more to do."""
+    while True:
+        run = bench.job(spec)
+        run.start()
+        last = None
+        while run.exit_code() is None and last != ("SEAL", jobs.STEPS):
+            if os.path.exists(run.path("run", "journal", "log")):
+                last = [(r["name"], r.get("round")) for r in run.journal()][-1:]
+                last = last[0] if last else None
+        with open(run.path("run", "journal", "lock"), "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if run.exit_code() is None and run.journal()[-1]["name"] == "SEAL":
+                time.sleep(0.5)
+                for pid in run.workers().values():
+                    sandbox.send(pid, signal.SIGSTOP)
+                break
+        run.kill_tree()
+    sandbox.wait_for(lambda: run.journal()[-1]["name"] == "END", 10, "END")
+    return run
+
+
+@case
+def killed_at_its_end(bench):
+    """Killed between END and the workers' end: the next start ends them."""
+    spec = jobs.sft_spec(2)
+    spec["trainer"]["save_freq"] = -1
+    spec["tandem"]["checkpoint"]["every"] = 100
+    for whole_tree in (True, False):
+        run = stop_at_its_end(bench, spec)
+        if whole_tree:
+            run.kill_tree()
+        else:
+            sandbox.send(run.pid, signal.SIGKILL)
+            run.wait()
+            assert run.workers(), "the workers ended"
+        assert os.listdir(run.path("run", "workers")), "no sockets were left"
+        bench.ends_equal(run)
+        said(run, r"finished before: 6 steps")
+
+
 @case
 def interrupted(bench):
     """SIGINT and SIGTERM stop cleanly and say how to go on."""
@@ -134,6 +177,25 @@ def abandoned(bench):
         sandbox.wait_for(lambda: not sandbox.descendants(), 10, "the workers' end")
         assert not os.listdir(run.path("run", "workers")), "sockets are left"
         bench.ends_equal(run)
+
+
+@case
+def nobody_reaps(bench):
+    """Workers of an earlier start whose ends nobody collects are not waited for."""
+    run = bench.job(jobs.grpo_spec())
+    sandbox.leave_orphans(True)
+    try:
+        started(run)
+        sandbox.send(run.pid, signal.SIGKILL)
+        run.wait()
+        run.start()
+        sandbox.wait_for(lambda: len(run.commits()) > jobs.STEPS, 30, "the last step")
+        assert run.wait(4) == OK, run.said_all()
+    finally:
+        sandbox.leave_orphans(False)
+    sandbox.reap()
+    runs.check_equal(bench.expected(run.spec), run.result())
+    runs.check_nothing_left(run)
 
 
 @case
