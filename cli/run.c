@@ -230,7 +230,11 @@ static void on_trim_rollout(void *user, uint64_t job, const struct td_log_positi
                             size_t n) {
     struct run *r = user;
     (void)job;
-    for (size_t i = 0; r->dir.rollouts && i < n; i++) {
+    uint32_t partitions = r->dir.rollouts ? td_log_partitions(r->dir.rollouts) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (positions[i].partition >= partitions) {
+            continue;
+        }
         td_log_trim(r->dir.rollouts, positions[i].partition, positions[i].offset, on_trimmed, r);
     }
 }

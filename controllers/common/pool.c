@@ -416,6 +416,9 @@ static void slot_check(struct slot *s) {
     const struct td_pool_config *c = &s->pool->config;
     int64_t now = now_of(s);
     if (s->doomed) {
+        slot_read(s, -1, TD_LOOP_READ); // what it said last may be why: then it is down by that
+    }
+    if (s->doomed) {
         char *cause = s->doomed;
         s->doomed = NULL;
         slot_down(s, cause);

@@ -331,6 +331,19 @@ static void test_worker_busy_is_attached_again(void **state) {
     client_end(&c);
 }
 
+// SIGTERM while it is busy: it ends as soon as it can, with its socket.
+static void test_worker_busy_sigterm(void **state) {
+    (void)state;
+    struct client c;
+    client_start(&c, &job, 60);
+    client_attach(&c);
+    send_ring(&c, 1500);
+    client_wait_beats(&c, 1);
+    kill(c.pid, SIGTERM);
+    client_expect_exit(&c, 0);
+    client_end(&c);
+}
+
 // Nobody comes back: it ends in the middle of its work.
 static void test_worker_busy_ends_after_grace(void **state) {
     (void)state;
@@ -359,6 +372,7 @@ int main(void) {
         cmocka_unit_test(test_worker_garbage),
         cmocka_unit_test_setup_teardown(test_worker_beats_while_busy, make_mute, close_mute),
         cmocka_unit_test_setup_teardown(test_worker_busy_is_attached_again, make_mute, close_mute),
+        cmocka_unit_test_setup_teardown(test_worker_busy_sigterm, make_mute, close_mute),
         cmocka_unit_test_setup_teardown(test_worker_busy_ends_after_grace, make_mute, close_mute),
     };
     return cmocka_run_group_tests(tests, make_job, remove_job);
