@@ -147,9 +147,14 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
         td_co_lead_last(c);
     }
     if (!c->stopped && c->dirty && c->caught_up && td_co_leads(c)) {
-        td_co_place(c);
+        // Not while a record is on its way: a trainer that has read its SEAL reports the groups as
+        // open and arrived no longer, and they would be generated again.
+        bool settled = td_co_may_append(c);
+        if (settled) {
+            td_co_place(c);
+        }
         td_co_send_changed_orders(c);
-        c->dirty = false;
+        c->dirty = !settled;
     }
     c->out = NULL;
 }

@@ -94,6 +94,29 @@ static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     bench_fini(&b);
 }
 
+// The trainer has read a SEAL that the leader has not: what it reports no longer is sealed, not
+// lost.
+static void test_jobs_nothing_is_leased_while_a_record_is_on_its_way(void **unused) {
+    (void)unused;
+    struct bench b;
+    bench_init(&b);
+    begin(&b);
+    bench_report(&b, 0, bench_train(&b));
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+    assert_int_equal(units_of(&b, ROLL), 2);
+    uint64_t attempt = b.orders[ROLL % 512]->units[0]->attempt->n;
+    b.cut[0] = true;
+    Tandem__Sync__Report *t = bench_train(&b);
+    bench_add_arrived(&b, t, (struct td_group){0, 0}, 10);
+    bench_add_arrived(&b, t, (struct td_group){0, 1}, 11);
+    bench_report(&b, 0, t); // SEAL goes out
+    bench_report(&b, 0, bench_train(&b));
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+    assert_int_equal(units_of(&b, ROLL), 2);
+    assert_int_equal(b.orders[ROLL % 512]->units[0]->attempt->n, attempt);
+    bench_fini(&b);
+}
+
 static void test_jobs_unit_of_a_silent_member_goes_to_another(void **unused) {
     (void)unused;
     struct bench b;
@@ -401,6 +424,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_jobs_rows),
         cmocka_unit_test(test_jobs_groups_are_leased_where_there_is_room),
+        cmocka_unit_test(test_jobs_nothing_is_leased_while_a_record_is_on_its_way),
         cmocka_unit_test(test_jobs_unit_of_a_silent_member_goes_to_another),
         cmocka_unit_test(test_jobs_nothing_is_leased_before_the_log_was_read),
         cmocka_unit_test(test_jobs_validation_comes_before_the_next_draw),
