@@ -1,7 +1,9 @@
 """A test's own world: where the system allows it a PID and a mount namespace with a tmpfs to work
 in, so that what is left behind can be counted; else its descendants, found through /proc."""
+import atexit
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,10 +32,18 @@ def enter():
                 os.execvpe(argv[0], argv, dict(os.environ, **{MARK: kind}))
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     folder = tempfile.mkdtemp(prefix="td-")
+    atexit.register(_leave, folder)
     if isolated():
         for target in (folder, "/dev/shm"):
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", target], check=True)
     return folder
+
+
+def _leave(folder):
+    end_all()
+    if isolated():
+        subprocess.run(["umount", "-l", folder], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def isolated():

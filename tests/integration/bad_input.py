@@ -250,19 +250,29 @@ def long_path(bench):
 
 @case
 def no_permission(bench):
+    """As nobody; who is not root is nobody's equal in the system's own places."""
     if not sandbox.is_root():
-        print("        (not root: only a folder without write permission)")
-    user = NOBODY if sandbox.is_root() else None
+        spec = jobs.sft_spec()
+        spec["tandem"]["run_dir"] = "/root/run"
+        refused(bench.job(spec), FAILED, r"/root/run: Permission denied")
+        spec = jobs.sft_spec()
+        spec["data"]["train_files"] = "/etc/shadow"
+        refused(bench.job(spec), FAILED, r"/etc/shadow: Permission denied")
+        return
     os.chmod(bench.where, 0o755)
-    run = bench.job()  # its folder is not nobody's
-    if not user:
-        os.chmod(run.folder, 0o555)
-    refused(run, FAILED, r"run: Permission denied", user=user)
-    if user:
-        run = bench.job()
-        os.chown(run.folder, NOBODY, NOBODY)
-        os.chmod(run.path("train.jsonl"), 0o600)
-        refused(run, FAILED, r"train\.jsonl: Permission denied", user=user)
+    refused(bench.job(), FAILED, r"run: Permission denied", user=NOBODY)  # the folder is root's
+    run = bench.job()
+    os.chown(run.folder, NOBODY, NOBODY)
+    os.chmod(run.path("train.jsonl"), 0o600)
+    refused(run, FAILED, r"train\.jsonl: Permission denied", user=NOBODY)
+
+
+def small_disk(disk, kib):
+    """A tmpfs with that much room. Removing ballast makes room."""
+    os.makedirs(disk)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", disk], check=True)
+    with open(os.path.join(disk, "ballast"), "wb") as f:
+        os.posix_fallocate(f.fileno(), 0, (50 * 1024 - kib) * 1024)
 
 
 @case
@@ -280,15 +290,13 @@ def disk_full(bench):
         for size in sizes:
             run = bench.job(spec)
             disk = run.path("disk")
-            os.makedirs(disk)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%dk" % size, "tmpfs", disk],
-                           check=True)
+            small_disk(disk, size)
             code, said = tandem(run, "run")
             if code:
                 full += 1
                 assert code == FAILED, "%d KiB: exit status %d:\n%s" % (size, code, said)
                 assert re.search(NO_ROOM, said), "%d KiB:\n%s" % (size, said)
-                subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+                os.remove(os.path.join(disk, "ballast"))
                 code, said = tandem(run, "run")
             assert code == OK, "%d KiB, then room: exit status %d:\n%s" % (size, code, said)
             os.symlink("disk/run", run.path("run"))
