@@ -121,7 +121,8 @@ struct td_attn_paged_args { // query t of sequence b sees its kv 0 .. kvlen[b] �
     double scale;
 };
 
-struct td_swiglu_args { // y[T,f] = silu(gu[:, :f]) · gu[:, f:];  bwd: dgu from dy, gu
+struct td_swiglu_args { // y[T,f] = silu(gu[:, :f]) · gu[:, f:];  bwd: dgu from dy, gu, and y once
+                        // more (the same bits) where y.p
     struct td_tensor gu, y, dy, dgu;
 };
 

@@ -13,9 +13,9 @@ struct backward {
     const struct td_tensor *grads;
 };
 
-// dx = dy · W and dW += dyᵀ · x for y = x · Wᵀ.
-static void project_bwd(const struct backward *b, const struct td_tensor *dy,
-                        const struct td_tensor *x, int64_t weight, const struct td_tensor *dx) {
+// dW += dyᵀ · x for y = x · Wᵀ.
+static void weight_bwd(const struct backward *b, const struct td_tensor *dy,
+                       const struct td_tensor *x, int64_t weight) {
     struct td_model *m = b->m;
     m->be->ops->gemm(
         m->be, &(struct td_gemm_args){.kind = TD_GEMM_TN,
@@ -23,11 +23,23 @@ static void project_bwd(const struct backward *b, const struct td_tensor *dy,
                                       .b = *x,
                                       .c = td_flat_view(m, b->grads, weight, dy->cols, x->cols),
                                       .acc = true});
+}
+
+// dx = dy · W.
+static void input_bwd(const struct backward *b, const struct td_tensor *dy, int64_t weight,
+                      const struct td_tensor *dx) {
+    struct td_model *m = b->m;
     m->be->ops->gemm(
         m->be, &(struct td_gemm_args){.kind = TD_GEMM_NN,
                                       .a = *dy,
-                                      .b = td_flat_view(m, &b->w->flat, weight, dy->cols, x->cols),
+                                      .b = td_flat_view(m, &b->w->flat, weight, dy->cols, dx->cols),
                                       .c = *dx});
+}
+
+static void project_bwd(const struct backward *b, const struct td_tensor *dy,
+                        const struct td_tensor *x, int64_t weight, const struct td_tensor *dx) {
+    weight_bwd(b, dy, x, weight);
+    input_bwd(b, dy, weight, dx);
 }
 
 // The normed input once more, into scratch.norm.
@@ -88,10 +100,10 @@ static void mlp_bwd(const struct backward *b, int l) {
     struct td_scratch *s = &m->scratch;
     const struct td_layer_at *at = &m->at[l];
     struct td_layer_acts *a = &m->acts[l];
-    struct td_swiglu_args glu = {.gu = a->gu, .y = s->act, .dy = s->d_act, .dgu = s->d_gu};
-    m->be->ops->swiglu_fwd(m->be, &glu);
-    project_bwd(b, &s->d_res, &s->act, at->down, &s->d_act);
-    m->be->ops->swiglu_bwd(m->be, &glu);
+    input_bwd(b, &s->d_res, at->down, &s->d_act);
+    m->be->ops->swiglu_bwd(
+        m->be, &(struct td_swiglu_args){.gu = a->gu, .y = s->act, .dy = s->d_act, .dgu = s->d_gu});
+    weight_bwd(b, &s->d_res, &s->act, at->down);
     norm_again(b, &a->mid, at->norm2, &a->rstd2);
     project_bwd(b, &s->d_gu, &s->norm, at->gate_up, &s->d_norm);
     norm_bwd(b, &a->mid, at->norm2, &a->rstd2, true);

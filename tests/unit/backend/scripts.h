@@ -201,6 +201,7 @@ static inline void script_swiglu_fwd(struct script_run *r) {
 static inline void script_swiglu_bwd(struct script_run *r) {
     struct td_swiglu_args a = {.gu = in_tokens(r, 2 * r->s.f, 3), .dy = in_tokens(r, r->s.f, 1)};
     a.dgu = out_tokens(r, 2 * r->s.f);
+    a.y = out_tokens(r, r->s.f);
     r->be->ops->swiglu_bwd(r->be, &a);
 }
 

@@ -166,13 +166,16 @@ static void kernel_swiglu_bwd(const void *args, int64_t lo, int64_t hi) {
     int64_t f = a->dy.cols;
     for (int64_t t = lo; t < hi; t++) {
         const float *gate = row_of(&a->gu, t), *up = gate + f, *dy = row_of(&a->dy, t);
-        float *dgate = row_of(&a->dgu, t), *dup_ = dgate + f;
+        float *dgate = row_of(&a->dgu, t), *dup_ = dgate + f, *y = a->y.p ? row_of(&a->y, t) : NULL;
         for (int64_t c = 0; c < f; c += TD_LANES) {
             vf g = load_some(gate + c, f - c), u = load_some(up + c, f - c);
             vf d = load_some(dy + c, f - c), s = sigmoid(g);
             vf slope = s * fma_v(g, dup(1.0f) - s, dup(1.0f));
             store_some(dgate + c, d * u * slope, f - c);
             store_some(dup_ + c, d * (g * s), f - c);
+            if (y) {
+                store_some(y + c, g * s * u, f - c);
+            }
         }
     }
 }

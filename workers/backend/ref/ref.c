@@ -172,6 +172,9 @@ static void ref_swiglu_bwd(struct td_backend *be, const struct td_swiglu_args *a
             double s = 1 / (1 + exp(-g));
             *at(&a->dgu, t, c) = dy * u * s * (1 + g * (1 - s));
             *at(&a->dgu, t, f + c) = dy * g * s;
+            if (a->y.p) {
+                *at(&a->y, t, c) = g / (1 + exp(-g)) * u;
+            }
         }
     }
 }
