@@ -1,7 +1,7 @@
 // Training speed of a model folder on the CPU backend: rounds of one batch through the trainer, as
-// a worker runs them: prep (GRPO: log-probs of all trained tokens), updates, finish with digests.
-// GRPO makes two updates of the whole batch, since a round of one needs no log-probs beforehand;
-// the best one counts. Prints one JSON line. A folder without weights gets random ones.
+// a worker runs them: prep (GRPO: log-probs of all trained tokens), an update, finish with digests.
+// GRPO's first update is an empty one, since rows of the first need no log-probs beforehand. Prints
+// one JSON line. A folder without weights gets random ones.
 //
 //   bench_train FOLDER [sft=0] [rows=512] [length=8] [micro=8192] [threads=2] [repeat=5]
 //
@@ -99,7 +99,8 @@ static uint32_t updates_of(const struct bench *b) {
 
 static enum td_rc make_batch(struct bench *b, struct td_err *err) {
     uint32_t rows = (uint32_t)b->set[ROWS].value, length = (uint32_t)b->set[LENGTH].value, at = 0;
-    uint32_t vocab = (uint32_t)td_model_config(b->model)->vocab_size, mini[4] = {0, rows, 0, rows};
+    uint32_t vocab = (uint32_t)td_model_config(b->model)->vocab_size,
+             mini[4] = {b->set[SFT].value ? 0 : rows, rows, 0, rows};
     uint32_t *start = td_alloc_array(rows + 1, sizeof *start);
     int32_t *ids = td_alloc_array((size_t)rows * length, sizeof *ids);
     uint8_t *mask = td_alloc_array((size_t)rows * length, 1);
@@ -165,7 +166,7 @@ static enum td_rc run_round(struct bench *b, uint64_t round, struct seconds *out
     out->prep = since(b, &at);
     for (uint32_t k = 1; rc == TD_OK && k <= updates_of(b); k++) {
         rc = td_trainer_step(b->trainer, &key, k, 0, &metrics, err);
-        keep_best(&out->step, since(b, &at));
+        out->step = since(b, &at); // the last one's
     }
     rc = rc ? rc : td_trainer_finish(b->trainer, &key, 0, err);
     if (rc == TD_OK) {

@@ -164,11 +164,10 @@ static void keep_logp(struct td_trainer *t, double *out, double *entropy) {
     }
 }
 
-// Log-probs of every trained token of the batch under w into out; their mean entropy.
-static enum td_rc score(struct td_trainer *t, const struct td_weights *w, double *out,
+// Log-probs of every trained token from row on under w into out; adds up their mean entropy.
+static enum td_rc score(struct td_trainer *t, const struct td_weights *w, uint32_t row, double *out,
                         double *entropy, struct td_err *err) {
-    *entropy = 0;
-    for (uint32_t row = 0; td_micro_fill(t, &row, t->batch->rows);) {
+    while (td_micro_fill(t, &row, t->batch->rows)) {
         enum td_rc rc = td_micro_forward(t, w, TD_FORWARD_SCORE, err);
         if (rc != TD_OK) {
             return rc;
@@ -178,21 +177,22 @@ static enum td_rc score(struct td_trainer *t, const struct td_weights *w, double
     return TD_OK;
 }
 
-// One update over all rows: its forward is under the parent's weights and gives the old log-probs
-// too, bit for bit, so that prep need not.
-static bool one_update(const struct td_trainer *t) {
+// Rows [0, n) are those of the first update. Its forward is under the parent's weights and gives
+// their old log-probs too, bit for bit, so that prep need not.
+static uint32_t first_rows(const struct td_trainer *t) {
     const struct td_batch *b = t->batch;
-    return !t->config.sft && b->updates == 1 && b->mini[0] == 0 && b->mini[1] == b->rows;
+    return !t->config.sft && b->updates > 0 && b->mini[0] == 0 ? b->mini[1] : 0;
 }
 
-// Of the old log-probs: their entropy, and |exp(old log-prob) − exp(log-prob at sampling)| over
-// trained tokens: 0 where one engine serves both, on the CPU.
-static void old_logp_metrics(const struct td_trainer *t, double entropy,
+// Of the old log-probs of rows [from, to): their entropy's share of the mean, and |exp(old
+// log-prob) − exp(log-prob at sampling)| over trained tokens: 0 where one engine serves both, on
+// the CPU.
+static void old_logp_metrics(const struct td_trainer *t, uint32_t from, uint32_t to, double entropy,
                              struct td_metrics *metrics) {
     const struct td_batch *b = t->batch;
     double most = 0, sum = 0, count, unused;
     round_counts(b, &count, &unused);
-    for (uint32_t i = 0; i < b->tokens; i++) {
+    for (uint32_t i = b->row_start[from]; i < b->row_start[to]; i++) {
         if (b->loss_mask[i]) {
             // Samplers report float.
             double diff =
@@ -209,21 +209,19 @@ static void old_logp_metrics(const struct td_trainer *t, double entropy,
 
 static enum td_rc prep_policy(struct td_trainer *t, struct td_metrics *metrics,
                               struct td_err *err) {
-    double entropy, unused;
+    double entropy = 0, unused = 0;
+    uint32_t first = first_rows(t);
     if (t->config.use_reference && !t->has_reference) {
         return td_fail(err, TD_EINVAL, "the reference policy has no weights");
     }
     t->old_logp = td_alloc_array((size_t)t->batch->tokens + 1, sizeof *t->old_logp);
-    enum td_rc rc = TD_OK;
-    if (!one_update(t)) {
-        rc = score(t, &t->weights, t->old_logp, &entropy, err);
-        if (rc == TD_OK) {
-            old_logp_metrics(t, entropy, metrics);
-        }
-    }
+    enum td_rc rc = score(t, &t->weights, first, t->old_logp, &entropy, err);
     if (rc == TD_OK && t->config.use_reference) {
         t->ref_logp = td_alloc_array((size_t)t->batch->tokens + 1, sizeof *t->ref_logp);
-        rc = score(t, &t->reference, t->ref_logp, &unused, err);
+        rc = score(t, &t->reference, 0, t->ref_logp, &unused, err);
+    }
+    if (rc == TD_OK) {
+        old_logp_metrics(t, first, t->batch->rows, entropy, metrics);
     }
     return rc;
 }
@@ -255,23 +253,21 @@ enum td_rc td_trainer_prep(struct td_trainer *t, const struct td_round_key *key,
     return TD_OK;
 }
 
+// Loss, metrics and gradients of update u; *entropy: of the old log-probs that the first one gives.
 static enum td_rc gradients(struct td_trainer *t, uint32_t u, double *loss,
-                            struct td_metrics *metrics, struct td_err *err) {
+                            struct td_metrics *metrics, double *entropy, struct td_err *err) {
     t->be->ops->fill(t->be, &(struct td_fill_args){.y = t->grads});
     uint32_t row = t->batch->mini[2 * u], end = t->batch->mini[2 * u + 1];
-    double entropy = 0;
+    bool first = u == 0 && first_rows(t) > 0;
     while (td_micro_fill(t, &row, end)) {
         enum td_rc rc = td_micro_forward(t, &t->weights, TD_FORWARD_TRAIN, err);
-        if (rc == TD_OK && one_update(t)) {
-            keep_logp(t, t->old_logp, &entropy);
+        if (rc == TD_OK && first) {
+            keep_logp(t, t->old_logp, entropy);
         }
         rc = rc ? rc : td_micro_backward(t, u, loss, metrics, err);
         if (rc != TD_OK) {
             return rc;
         }
-    }
-    if (one_update(t)) {
-        old_logp_metrics(t, entropy, metrics);
     }
     return TD_OK;
 }
@@ -303,12 +299,15 @@ enum td_rc td_trainer_step(struct td_trainer *t, const struct td_round_key *key,
     }
     struct td_metrics parts = {0};
     struct td_optim_report optim = {0};
-    double loss = 0;
-    rc = rc ? rc : gradients(t, k - 1, &loss, &parts, err);
+    double loss = 0, entropy = 0;
+    rc = rc ? rc : gradients(t, k - 1, &loss, &parts, &entropy, err);
     rc = rc ? rc : td_optim_apply(t, loss, deadline_ms, &optim, err);
     if (rc == TD_OK) {
         t->status.applied = k;
         report(t, &parts, loss, &optim, metrics);
+        if (k == 1 && first_rows(t) > 0) {
+            old_logp_metrics(t, 0, first_rows(t), entropy, metrics);
+        }
     }
     return rc;
 }

@@ -75,11 +75,11 @@ struct td_round_key {
     uint32_t ref_crc;
 };
 
-// Keeps batch (taken, also on failure) under key; computes old and reference log-probs of its
-// trained tokens; in a round of one update the old ones are those of its own forward, and the step
-// takes them. Metrics (GRPO): actor/entropy, training/rollout_probs_diff_{max,mean}, of prep or, in
-// a round of one update, of the step. A prep under another key replaces one without updates; with
-// updates applied it is TD_ECONFLICT.
+// Keeps batch (taken, also on failure) under key; computes reference log-probs of its trained
+// tokens, and the old ones of rows that are not of the first update: those come with its forward,
+// which is under the same weights. Metrics (GRPO), in two parts, of prep and of the first update:
+// actor/entropy, training/rollout_probs_diff_{max,mean}. A prep under another key replaces one
+// without updates; with updates applied it is TD_ECONFLICT.
 enum td_rc td_trainer_prep(struct td_trainer *t, const struct td_round_key *key,
                            struct td_batch *batch_take, struct td_metrics *metrics,
                            struct td_err *err) TD_MUST_CHECK;

@@ -60,6 +60,13 @@ static inline void batch_of_fill(struct batch_of *x, uint32_t vocab, uint32_t mi
                              .sequence_count = x->sequence_count};
 }
 
+// Makes the first update train no row, so that prep scores them all; gives the row to put back.
+static inline uint32_t batch_of_skip_first(struct batch_of *x) {
+    uint32_t first = x->mini[0];
+    x->mini[0] = x->mini[1];
+    return first;
+}
+
 // Through a memfd, as a worker gets it.
 static inline struct td_batch *batch_of_map(const struct batch_of *x) {
     int fd = -1;

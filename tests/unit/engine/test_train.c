@@ -174,17 +174,19 @@ static void test_train_on_policy_metrics(void **state) {
     batch_of_fill(&x, 83, 2, 1, 4);
     struct td_round_key key = {.generation = 1, .ref_offset = 5, .ref_crc = 6};
     struct td_metrics metrics = {0};
+    uint32_t first = batch_of_skip_first(&x);
     assert_int_equal(td_trainer_prep(r.t, &key, batch_of_map(&x), &metrics, NULL), TD_OK);
     assert_true(metric(&metrics, "training/rollout_probs_diff_max") > 0.01);
     for (uint32_t i = 0; i < x.b.tokens; i++) {
         x.rollout_logp[i] = x.loss_mask[i] ? (float)r.t->old_logp[i] : 0;
     }
     metrics.count = 0;
+    x.mini[0] = first;
     assert_int_equal(td_trainer_prep(r.t, &key, batch_of_map(&x), &metrics, NULL), TD_OK);
+    assert_int_equal(td_trainer_step(r.t, &key, 1, 0, &metrics, NULL), TD_OK);
     assert_true(metric(&metrics, "training/rollout_probs_diff_max") == 0);
     assert_true(metric(&metrics, "training/rollout_probs_diff_mean") == 0);
     assert_true(metric(&metrics, "actor/entropy") > 1);
-    assert_int_equal(td_trainer_step(r.t, &key, 1, 0, &metrics, NULL), TD_OK);
     assert_true(metric(&metrics, "actor/ppo_kl") == 0);
     assert_true(metric(&metrics, "actor/kl_loss") == 0);
     assert_true(metric(&metrics, "actor/pg_clipfrac") == 0);
@@ -375,6 +377,7 @@ static void test_train_old_logp_does_not_depend_on_the_split(void **state) {
     double *old[2];
     struct batch_of x;
     batch_of_fill(&x, 83, 2, 1, 8);
+    (void)batch_of_skip_first(&x);
     for (int i = 0; i < 2; i++) {
         struct rig r;
         struct td_train_config c = grpo_config();
@@ -391,35 +394,43 @@ static void test_train_old_logp_does_not_depend_on_the_split(void **state) {
     td_free(old[1]);
 }
 
-// A round of one update takes its old log-probs from the update's forward: the bits and metrics of
-// a prep that computes them.
-static void test_train_one_update_needs_no_scoring(void **state) {
+// The first update gives the old log-probs of its rows: the bits and the metrics that scoring every
+// row gives (here a batch whose first update trains none).
+static void test_train_first_update_gives_old_logp(void **state) {
     (void)state;
-    struct batch_of x;
-    double *old[2];
-    struct td_metrics metrics[2] = {0};
-    for (uint32_t updates = 1; updates <= 2; updates++) {
-        struct rig r;
-        struct td_train_config c = grpo_config();
-        c.micro_batch_rows = 3;
-        set_up(&r, cpu(2, NULL), &c);
-        batch_of_fill(&x, 83, 1, updates, 8);
-        struct td_round_key key = {1, 1, 1};
-        struct td_metrics *m = &metrics[updates - 1];
-        assert_int_equal(td_trainer_prep(r.t, &key, batch_of_map(&x), m, NULL), TD_OK);
-        assert_true((updates == 1) == !td_metrics_find(m, "actor/entropy"));
-        assert_int_equal(td_trainer_step(r.t, &key, 1, 0, m, NULL), TD_OK);
-        old[updates - 1] = td_memdup(r.t->old_logp, x.b.tokens * sizeof **old);
-        tear_down(&r);
-    }
-    assert_memory_equal(old[0], old[1], x.b.tokens * sizeof **old);
     const char *names[] = {"actor/entropy", "training/rollout_probs_diff_max",
-                           "training/rollout_probs_diff_mean", "actor/ppo_kl"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        assert_true(metric(&metrics[0], names[i]) == metric(&metrics[1], names[i]));
+                           "training/rollout_probs_diff_mean"};
+    for (uint32_t minis = 1; minis <= 4; minis *= 2) {
+        struct batch_of x;
+        double *old[2], value[2][3];
+        for (int scored = 0; scored < 2; scored++) {
+            struct rig r;
+            struct td_metrics m = {0};
+            struct td_round_key key = {1, 1, 1};
+            struct td_train_config c = grpo_config();
+            c.micro_batch_rows = 3;
+            set_up(&r, cpu(2, NULL), &c);
+            batch_of_fill(&x, 83, minis, 1, 8);
+            if (scored) {
+                (void)batch_of_skip_first(&x);
+            }
+            assert_int_equal(td_trainer_prep(r.t, &key, batch_of_map(&x), &m, NULL), TD_OK);
+            if (!scored) {
+                assert_int_equal(td_trainer_step(r.t, &key, 1, 0, &m, NULL), TD_OK);
+            }
+            old[scored] = td_memdup(r.t->old_logp, x.b.tokens * sizeof **old);
+            for (int i = 0; i < 3; i++) {
+                value[scored][i] = metric(&m, names[i]);
+            }
+            tear_down(&r);
+        }
+        assert_memory_equal(old[0], old[1], x.b.tokens * sizeof **old);
+        for (int i = 0; i < 3; i++) {
+            assert_true(fabs(value[0][i] - value[1][i]) < 1e-12 * value[1][i]);
+        }
+        td_free(old[0]);
+        td_free(old[1]);
     }
-    td_free(old[0]);
-    td_free(old[1]);
 }
 
 static char *make_dir(void) {
@@ -645,7 +656,7 @@ int main(void) {
         cmocka_unit_test(test_train_refuses_bad_settings),
         cmocka_unit_test(test_train_threads_and_isa_give_equal_bits),
         cmocka_unit_test(test_train_old_logp_does_not_depend_on_the_split),
-        cmocka_unit_test(test_train_one_update_needs_no_scoring),
+        cmocka_unit_test(test_train_first_update_gives_old_logp),
         cmocka_unit_test(test_train_save_and_load_continue),
         cmocka_unit_test(test_train_export_is_a_model_folder),
         cmocka_unit_test(test_train_two_ranks_end_equal),
