@@ -253,8 +253,8 @@ def no_permission(bench):
     """As nobody; who is not root is nobody's equal in the system's own places."""
     if not sandbox.is_root():
         spec = jobs.sft_spec()
-        spec["tandem"]["run_dir"] = "/root/run"
-        refused(bench.job(spec), FAILED, r"/root/run: Permission denied")
+        spec["tandem"]["run_dir"] = "/etc/run"
+        refused(bench.job(spec), FAILED, r"/etc/run: Permission denied")
         spec = jobs.sft_spec()
         spec["data"]["train_files"] = "/etc/shadow"
         refused(bench.job(spec), FAILED, r"/etc/shadow: Permission denied")
