@@ -54,10 +54,10 @@ def segment_of(run, log, partition=0):
     return only
 
 
-def flip_record(run, log, partition, offset, pick):
+def flip_record(run, log, partition, offset, pick, frame=False):
     segment = segment_of(run, log, partition)
     at, length = places(segment)[offset]
-    flip(segment, at + pick.randrange(length), pick)
+    flip(segment, at + (-pick.randrange(1, FRAME) if frame else pick.randrange(length)), pick)
 
 
 class Bench:
@@ -139,8 +139,7 @@ def journal_record(bench):
 def journal_frame(bench):
     run = sft_at_5(bench)
     offsets = sorted(places(segment_of(run, "journal")))
-    at, _ = places(segment_of(run, "journal"))[offsets[3]]
-    flip(segment_of(run, "journal"), at - bench.pick.randrange(1, FRAME), bench.pick)
+    flip_record(run, "journal", 0, offsets[3], bench.pick, frame=True)
     bench.stops(run, r"journal.*damaged at offset 3\b")
 
 
@@ -152,6 +151,15 @@ def journal_files(bench):
         path, = glob.glob(run.path("run", "journal", name))
         flip(path, bench.pick.randrange(size or os.path.getsize(path)), bench.pick)
         bench.stops(run, r"run/journal")
+
+
+@case
+def rollout_files(bench):
+    for name, size in (("1/*.seg", FILE_HEADER), ("2/marks", None), ("log", None)):
+        run = grpo_sealed(bench)
+        path, = glob.glob(run.path("run", "rollouts", name))
+        flip(path, bench.pick.randrange(size or os.path.getsize(path)), bench.pick)
+        bench.stops(run, r"run/rollouts")
 
 
 @case
@@ -285,9 +293,9 @@ def entry_of(run, round_, pick):
 @case
 def sealed_record(bench):
     """Before COMMIT: the group is generated again and the round sealed again."""
-    for _ in range(2):
+    for frame in (False, True):
         run = grpo_sealed(bench)
-        flip_record(run, "rollouts", *entry_of(run, 2, bench.pick), bench.pick)
+        flip_record(run, "rollouts", *entry_of(run, 2, bench.pick), bench.pick, frame)
         run.start()
         assert run.wait() == 0, "exit status %d:\n%s" % (run.exit_code(), run.said())
         journal = run.journal()
