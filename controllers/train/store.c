@@ -254,6 +254,7 @@ void td_store_close_lines(struct td_trainc *x, struct td_trainc_effects *out) {
     uint64_t head = j->head.step;
     if (x->disk.has_line && x->disk.step > head) {
         x->disk_busy = true;
+        x->disk.step = head; // gone from now on: after a FORK the step may be committed again soon
         td_trainc_push(out, TD_TC_CUT_METRICS)->round = head;
         return;
     }
