@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -10,6 +11,23 @@
 
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
+
+enum { WAIT_MS = 2000, POLL_MS = 10 };
+
+// A process that was killed holds its locks until the last of its threads, or a child that has not
+// exec'ed yet, is gone: a restart that follows at once must not take it for a second run.
+static int lock_soon(int fd) {
+    int rc = -1;
+    for (int waited_ms = 0; waited_ms <= WAIT_MS; waited_ms += POLL_MS) {
+        rc = flock(fd, LOCK_EX | LOCK_NB);
+        if (rc == 0 || errno != EWOULDBLOCK) {
+            return rc;
+        }
+        (void)poll(NULL, 0, POLL_MS);
+    }
+    errno = EWOULDBLOCK;
+    return rc;
+}
 
 static enum td_rc held(const char *path, int fd, struct td_err *err) {
     char text[32] = {0};
@@ -28,7 +46,7 @@ enum td_rc td_run_lock(const char *run_dir, int *lock, struct td_err *err) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) {
         rc = td_fail_errno(err, errno, "%s", path);
-    } else if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    } else if (lock_soon(fd) != 0) {
         rc = errno == EWOULDBLOCK ? held(path, fd, err) : td_fail_errno(err, errno, "%s", path);
     } else {
         char text[32];

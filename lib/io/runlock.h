@@ -6,7 +6,8 @@
 
 // Locks run_dir/lock (made if missing) and writes this process's id into it. *lock is a descriptor,
 // not inherited by exec; the lock ends when it is closed, thus also with the process.
-// TD_ECONFLICT: another process holds it; the message names its id.
+// TD_ECONFLICT: another process holds it and does not let go for two seconds (blocks); the message
+// names its id.
 enum td_rc td_run_lock(const char *run_dir, int *lock, struct td_err *err) TD_MUST_CHECK;
 
 #endif

@@ -285,7 +285,9 @@ def disk_full(bench):
                         (jobs.grpo_spec(), (100, 300, 500, 800))):
         plain = json.loads(json.dumps(spec))
         spec["tandem"]["run_dir"] = "disk/run"
-        spec["trainer"]["default_local_dir"] = "disk/out"
+        for key, value in spec["trainer"].items():
+            if str(value).split("/")[0] == "out":
+                spec["trainer"][key] = "disk/" + value
         full = 0
         for size in sizes:
             run = bench.job(spec)
