@@ -204,11 +204,13 @@ def second_run(bench):
     run = bench.job(jobs.grpo_spec())
     started(run, 1)
     first = run.pid
+    sandbox.send(first, signal.SIGSTOP)  # or it ends while the second one waits for the lock
     run.start()
     assert run.wait(10) == FAILED, "exit status %d:\n%s" % (run.exit_code(), run.said())
     said(run, r"\b%d\b" % first)
     run.start("--fresh")
     assert run.wait(10) == FAILED, "exit status %d:\n%s" % (run.exit_code(), run.said())
+    sandbox.send(first, signal.SIGCONT)
     run.pid = first
     assert run.wait() == OK, run.said_all()
     runs.check_equal(bench.expected(run.spec), run.result())
