@@ -79,7 +79,7 @@ static void test_pool_silent_worker(void **state) {
     (void)state;
     struct rig r;
     rig_init(&r, &job, 1);
-    r.config.silent_ms = 2500;
+    r.config.silent_ms = 4000;
     rig_start(&r);
     wait_until(r.loop, &r.up, 1);
     pid_t old = r.pid[0];
@@ -94,7 +94,7 @@ static void test_pool_unanswered_request(void **state) {
     (void)state;
     struct rig r;
     rig_init(&r, &job, 1);
-    r.config.request_ms = 1000;
+    r.config.request_ms = 3000;
     rig_start(&r);
     wait_until(r.loop, &r.up, 1);
     kill(r.pid[0], SIGSTOP); // as long as it is shorter than silent_ms
@@ -110,10 +110,10 @@ static void test_pool_own_stall(void **state) {
     (void)state;
     struct rig r;
     rig_init(&r, &job, 2);
-    r.config.silent_ms = 1500;
+    r.config.silent_ms = 3000;
     rig_start(&r);
     wait_until(r.loop, &r.up, 2);
-    poll(NULL, 0, 4000);
+    poll(NULL, 0, 7000);
     rig_run(&r, 500);
     assert_true(r.down == 0 && r.up == 2);
     rig_fini(&r);

@@ -97,7 +97,7 @@ static void test_pool_replaces_pretenders(void **state) {
         for (int k = 0; !td_file_exists(path) && k < 5000; k++) {
             (void)poll(NULL, 0, 2);
         }
-        r.config.start_ms = 3000;
+        r.config.start_ms = 6000;
         rig_start(&r);
         wait_until(r.loop, &r.up, 1);
         int status = 0;

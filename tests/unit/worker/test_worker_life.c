@@ -191,7 +191,7 @@ static void test_worker_silent_connection(void **state) {
     struct client c;
     struct td_ipc_conn *silent = NULL;
     struct td_err err;
-    client_start(&c, &job, 1);
+    client_start(&c, &job, 3);
     client_attach(&c);
     client_disconnect(&c);
     assert_int_equal(td_ipc_connect(c.socket, &silent, &err), TD_OK);
