@@ -64,7 +64,7 @@ static enum td_rc on_prepare(struct td_worker *w, const Tandem__Worker__Prepare 
         goto out;
     }
     int64_t elements = td_model_elements(w->model);
-    if (x->map.elements != (uint64_t)elements || !is_version(x, m->version)) {
+    if (x->map.elements != (uint64_t)elements || x->map.step != m->version->step) {
         rc = td_fail(err, TD_ECORRUPT,
                      "snapshot of version (%llu, %llu) with %llu elements, not %lld",
                      (unsigned long long)x->map.lineage, (unsigned long long)x->map.step,
@@ -82,6 +82,7 @@ static enum td_rc on_prepare(struct td_worker *w, const Tandem__Worker__Prepare 
     if (rc != TD_OK) {
         goto out;
     }
+    x->map.lineage = m->version->lineage; // a FORK may have renamed it since it was written
     weights_free(w, s->next);
     s->next = x;
     x = NULL;

@@ -243,11 +243,11 @@ static enum td_rc on_snapshot(struct td_worker *w, const Tandem__Worker__Snapsho
                               struct td_reply *r, struct td_err *err) {
     for (int i = 0; i < TD_SNAPSHOTS_KEPT; i++) {
         const struct td_held_snapshot *h = &w->train.held[i];
-        if (h->fd < 0 || h->lineage != m->version->lineage || h->step != m->version->step) {
+        if (h->fd < 0 || h->digest != m->digest || h->step != m->version->step) {
             continue;
         }
         tandem__worker__version__init(&r->version);
-        r->version.lineage = h->lineage;
+        r->version.lineage = m->version->lineage;
         r->version.step = h->step;
         tandem__worker__snapshotted__init(&r->snapshotted);
         r->snapshotted.version = &r->version;
@@ -258,8 +258,9 @@ static enum td_rc on_snapshot(struct td_worker *w, const Tandem__Worker__Snapsho
         r->fd = h->fd;
         return TD_OK;
     }
-    return td_fail(err, TD_ENOENT, "no snapshot of version (%llu, %llu)",
-                   (unsigned long long)m->version->lineage, (unsigned long long)m->version->step);
+    return td_fail(err, TD_ENOENT, "no snapshot of version (%llu, %llu) with digest %016llx",
+                   (unsigned long long)m->version->lineage, (unsigned long long)m->version->step,
+                   (unsigned long long)m->digest);
 }
 
 static enum td_rc on_save(struct td_worker *w, const Tandem__Worker__Save *m, struct td_reply *r,
@@ -382,9 +383,12 @@ void td_train_seat_status(struct td_worker *w, struct td_reply *r) {
         tandem__worker__version__init(v);
         v->lineage = s->held[i].lineage;
         v->step = s->held[i].step;
+        r->version_digest[out->n_snapshots] = s->held[i].digest;
         r->version_ptr[out->n_snapshots++] = v;
     }
     out->snapshots = r->version_ptr;
+    out->snapshot_digests = r->version_digest;
+    out->n_snapshot_digests = out->n_snapshots;
     r->metrics = s->round;
     point_at_metrics(r);
     out->round_metrics = r->metric_ptr;

@@ -89,6 +89,7 @@ struct td_reply {
     Tandem__Worker__Status status;
     Tandem__Worker__Version version, versions[TD_SNAPSHOTS_KEPT];
     Tandem__Worker__Version *version_ptr[TD_SNAPSHOTS_KEPT];
+    uint64_t version_digest[TD_SNAPSHOTS_KEPT];
     Tandem__Worker__Metric metric[TD_METRICS_MAX], *metric_ptr[TD_METRICS_MAX];
     Tandem__Worker__SavedFile file[TD_SAVED_FILES_MAX], *file_ptr[TD_SAVED_FILES_MAX];
     struct td_metrics metrics;

@@ -77,10 +77,11 @@ void td_ranks_up(struct td_trainc *x, uint32_t worker, const Tandem__Worker__Sta
         take_metrics(r, (const Tandem__Worker__Metric *const *)s->round_metrics,
                      s->n_round_metrics);
     }
-    for (size_t i = 0; i < s->n_snapshots && i < TD_SNAPSHOTS_SEEN_MAX; i++) {
+    size_t n = s->n_snapshots < s->n_snapshot_digests ? s->n_snapshots : s->n_snapshot_digests;
+    for (size_t i = n; i > 0 && r->snapshot_count < TD_SNAPSHOTS_SEEN_MAX; i--) {
         // The newest ones count when there are more.
-        const Tandem__Worker__Version *v = s->snapshots[s->n_snapshots - 1 - i];
-        r->snapshots[r->snapshot_count++] = (struct td_version){v->lineage, v->step};
+        r->snapshots[r->snapshot_count].step = s->snapshots[i - 1]->step;
+        r->snapshots[r->snapshot_count++].digest = s->snapshot_digests[i - 1];
     }
 }
 

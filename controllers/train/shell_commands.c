@@ -168,6 +168,7 @@ static void command_offer(struct td_train_shell *s, const struct td_trainc_effec
     version.step = x->version.step;
     Tandem__Worker__Snapshot m = TANDEM__WORKER__SNAPSHOT__INIT;
     m.version = &version;
+    m.digest = x->digest;
     td_frame f = TANDEM__WORKER__FRAME__INIT;
     f.body_case = TANDEM__WORKER__FRAME__BODY_SNAPSHOT;
     f.snapshot = &m;

@@ -236,9 +236,9 @@ static void follow_journal(struct td_trainc *x, struct td_trainc_effects *out) {
     }
 }
 
-static bool in_snapshots(const struct td_rank *r, struct td_version v) {
+static bool in_snapshots(const struct td_rank *r, uint64_t step, uint64_t digest) {
     for (size_t i = 0; i < r->snapshot_count; i++) {
-        if (td_version_equal(r->snapshots[i], v)) {
+        if (r->snapshots[i].step == step && r->snapshots[i].digest == digest) {
             return true;
         }
     }
@@ -259,7 +259,7 @@ static void offer_head(struct td_trainc *x, struct td_trainc_effects *out) {
     }
     bool same = r->digested && r->weight_digest == c->roles[0]->weight_digest;
     bool at_head = r->version.step == j->head.step && (r->applied || same);
-    if (!at_head && !in_snapshots(r, j->head)) {
+    if (!at_head && !in_snapshots(r, j->head.step, c->roles[0]->weight_digest)) {
         return;
     }
     x->offered = true;

@@ -30,7 +30,9 @@ struct td_rank {
     bool finished; // version came out of finished_ref under this generation
     struct td_pos finished_ref;
     struct td_metrics *metrics; // owned; of the round that led to version; NULL: unknown
-    struct td_version snapshots[TD_SNAPSHOTS_SEEN_MAX];
+    struct {
+        uint64_t step, digest; // a FORK gives a version another lineage, not other weights
+    } snapshots[TD_SNAPSHOTS_SEEN_MAX];
     size_t snapshot_count;
     // the command under way; seq 0: none
     uint64_t seq;

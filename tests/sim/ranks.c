@@ -182,7 +182,8 @@ static void load(struct sim *s, int trainer, int worker, uint32_t inc, const str
 
 static void keep_snapshot(struct rank *r) {
     for (size_t i = 0; i < r->snapshot_count; i++) {
-        if (td_version_equal(r->snapshots[i].version, r->version)) {
+        if (r->snapshots[i].version.step == r->version.step &&
+            r->snapshots[i].weights == weights_of(r->state)) {
             return;
         }
     }
@@ -368,6 +369,7 @@ static void attach(struct sim *s, struct event *e) {
     Tandem__Worker__Status st = TANDEM__WORKER__STATUS__INIT;
     Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT, held[SNAPSHOTS],
                             *list[SNAPSHOTS];
+    uint64_t held_digests[SNAPSHOTS];
     version.lineage = r->version.lineage;
     version.step = r->version.step;
     st.version = &version;
@@ -389,9 +391,11 @@ static void attach(struct sim *s, struct event *e) {
         held[i].lineage = r->snapshots[i].version.lineage;
         held[i].step = r->snapshots[i].version.step;
         list[i] = &held[i];
+        held_digests[i] = r->snapshots[i].weights;
     }
-    st.n_snapshots = r->snapshot_count;
+    st.n_snapshots = st.n_snapshot_digests = r->snapshot_count;
     st.snapshots = list;
+    st.snapshot_digests = held_digests;
     struct td_trainc_event up = {
         .kind = TD_TC_WORKER_UP, .worker = (uint32_t)worker, .status = &st};
     trainer_event(s, e->proc, &up);

@@ -5,6 +5,12 @@
 #include "lib/base/mem.h"
 #include "tests/sim/sim.h"
 
+// A command goes over the connection to one process of a worker: when that has ended, nobody
+// answers it, not even the process that came after.
+static uint64_t addressee(const struct sim *s, int proc, uint32_t worker) {
+    return (uint64_t)s->rollers[s->procs[proc].index].workers[worker].attached << 8 | worker;
+}
+
 // The worker is the one that the controller knows of.
 static bool attached(const struct sim *s, int roller, int worker) {
     const struct proc *w = &s->procs[proc_of(ROLL_WORKER, roller, worker)];
@@ -102,9 +108,9 @@ static void prepared(struct sim *s, struct event *e) {
     struct roller *r = &s->rollers[s->procs[e->proc].index];
     struct td_version version = {e->c >> 32, e->c & UINT32_MAX};
     uint64_t digest = e->b, got = 0;
-    int worker = (int)e->a;
+    int worker = (int)(e->a & 0xFF);
     const struct proc *w = &s->procs[proc_of(ROLL_WORKER, s->procs[e->proc].index, worker)];
-    if (!attached(s, s->procs[e->proc].index, worker)) {
+    if (e->a >> 8 != w->inc || !attached(s, s->procs[e->proc].index, worker)) {
         return;
     }
     for (int i = 0; i < NT && !w->paused; i++) {
@@ -131,8 +137,9 @@ static void prepared(struct sim *s, struct event *e) {
 
 static void flipped(struct sim *s, struct event *e) {
     struct roller *r = &s->rollers[s->procs[e->proc].index];
-    int worker = (int)e->a;
-    if (!attached(s, s->procs[e->proc].index, worker)) {
+    int worker = (int)(e->a & 0xFF);
+    if (e->a != addressee(s, e->proc, (uint32_t)worker) ||
+        !attached(s, s->procs[e->proc].index, worker)) {
         return;
     }
     struct td_version version = {e->c >> 32, e->c & UINT32_MAX};
@@ -159,7 +166,7 @@ static void flip(struct sim *s, int proc, uint32_t worker, struct td_version ver
         }
     }
     struct event *e = sim_after(s, sim_between(s, 1, 6), proc, flipped, NULL);
-    e->a = worker;
+    e->a = addressee(s, proc, worker);
     e->c = version.lineage << 32 | version.step;
 }
 
@@ -168,7 +175,7 @@ static void execute(struct sim *s, int proc, struct td_rolloutc_effect *e) {
     switch (e->kind) {
     case TD_RC_PREPARE: {
         struct event *ev = sim_after(s, sim_between(s, 3, 30), proc, prepared, NULL);
-        ev->a = e->worker;
+        ev->a = addressee(s, proc, e->worker);
         ev->b = e->digest;
         ev->c = e->version.lineage << 32 | e->version.step;
         break;

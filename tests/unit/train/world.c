@@ -120,6 +120,8 @@ static enum td_rc obey(struct world *w, struct world_worker *v, const struct td_
         if (!key_is(v, e) || v->applied != WORLD_UPDATES) {
             return TD_ECONFLICT;
         }
+        v->old = v->version;
+        v->old_state = v->state;
         v->state = v->next;
         v->version = (struct td_version){e->version.lineage, v->version.step + 1};
         v->prepped = false;
@@ -553,10 +555,14 @@ bool world_traced(const struct world *w, const char *word) {
 
 void world_attach(struct world *w, uint32_t i) {
     const struct world_worker *v = &w->worker[i];
-    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT, *snapshots[] = {&version};
+    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT,
+                            old = TANDEM__WORKER__VERSION__INIT, *snapshots[] = {&old, &version};
+    uint64_t digests[] = {world_weight_digest(v->old_state), world_weight_digest(v->state)};
     Tandem__Worker__Status s = TANDEM__WORKER__STATUS__INIT;
     version.lineage = v->version.lineage;
     version.step = v->version.step;
+    old.lineage = v->old.lineage;
+    old.step = v->old.step;
     s.job = v->job;
     s.set_up = v->set_up;
     s.generation = v->generation;
@@ -574,7 +580,8 @@ void world_attach(struct world *w, uint32_t i) {
     s.round_metrics = worker_metrics(v, &s.n_round_metrics);
     if (v->generation) {
         s.snapshots = snapshots;
-        s.n_snapshots = 1;
+        s.n_snapshots = s.n_snapshot_digests = 2;
+        s.snapshot_digests = digests;
     }
     w->attached[i] = true;
     struct td_trainc_event e = {.kind = TD_TC_WORKER_UP, .worker = i, .status = &s};

@@ -18,11 +18,12 @@ static struct { // versions (0, 0) and (0, 1), made by a train worker
 } snapshots[VERSIONS];
 static const int32_t prompt[PROMPT] = {17, 30, 11, 21, 60};
 
-static void take_snapshot(struct client *c, uint64_t at) {
+static void take_snapshot(struct client *c, uint64_t at, uint64_t digest) {
     Tandem__Worker__Version v = TANDEM__WORKER__VERSION__INIT;
     Tandem__Worker__Snapshot m = TANDEM__WORKER__SNAPSHOT__INIT;
     v.step = at;
     m.version = &v;
+    m.digest = digest;
     const td_frame *f =
         client_get(c, FRAME(snapshot, SNAPSHOT, &m), -1, TANDEM__WORKER__FRAME__BODY_SNAPSHOTTED);
     snapshots[at].digest = f->snapshotted->digest;
@@ -40,8 +41,9 @@ static int make_job(void **state) {
     client_setup(&c, "actor", 1);
     Tandem__Worker__Load load = TANDEM__WORKER__LOAD__INIT;
     load.generation = 1;
-    client_get(&c, FRAME(load, LOAD, &load), -1, TANDEM__WORKER__FRAME__BODY_DIGESTED);
-    take_snapshot(&c, 0);
+    const td_frame *r =
+        client_get(&c, FRAME(load, LOAD, &load), -1, TANDEM__WORKER__FRAME__BODY_DIGESTED);
+    take_snapshot(&c, 0, r->digested->weight_digest);
     batch_of_fill(&x, TINY_JOB_VOCAB, 1, 1, 5);
     assert_int_equal(td_batch_write(&x.b, &fd, NULL), TD_OK);
     Tandem__Worker__Key key = TANDEM__WORKER__KEY__INIT;
@@ -55,8 +57,8 @@ static int make_job(void **state) {
     step.deadline_ms = 30000;
     client_get(&c, FRAME(prep, PREP, &prep), fd, TANDEM__WORKER__FRAME__BODY_STEPPED);
     client_get(&c, FRAME(step, STEP, &step), -1, TANDEM__WORKER__FRAME__BODY_STEPPED);
-    client_get(&c, FRAME(finish, FINISH, &finish), -1, TANDEM__WORKER__FRAME__BODY_DIGESTED);
-    take_snapshot(&c, 1);
+    r = client_get(&c, FRAME(finish, FINISH, &finish), -1, TANDEM__WORKER__FRAME__BODY_DIGESTED);
+    take_snapshot(&c, 1, r->digested->weight_digest);
     close(fd);
     client_end(&c);
     return 0;
@@ -75,11 +77,12 @@ static void done(struct client *c, td_frame *f, int fd) {
     client_get(c, f, fd, TANDEM__WORKER__FRAME__BODY_DONE);
 }
 
-static td_frame *prepare_frame(uint64_t step, uint64_t digest, td_frame *f) {
+static td_frame *prepare_frame_of(uint64_t lineage, uint64_t step, uint64_t digest, td_frame *f) {
     static Tandem__Worker__Version version;
     static Tandem__Worker__Prepare m;
     tandem__worker__version__init(&version);
     tandem__worker__prepare__init(&m);
+    version.lineage = lineage;
     version.step = step;
     m.version = &version;
     m.digest = digest;
@@ -87,6 +90,10 @@ static td_frame *prepare_frame(uint64_t step, uint64_t digest, td_frame *f) {
     f->body_case = TANDEM__WORKER__FRAME__BODY_PREPARE;
     f->prepare = &m;
     return f;
+}
+
+static td_frame *prepare_frame(uint64_t step, uint64_t digest, td_frame *f) {
+    return prepare_frame_of(0, step, digest, f);
 }
 
 static td_frame *flip_frame(uint64_t step, td_frame *f) {
@@ -273,6 +280,13 @@ static void test_rollout_flip_drains(void **state) {
         differ = differ || memcmp(before[i].logp, after[i].logp, sizeof before[i].logp) != 0;
     }
     assert_true(differ);
+    // A FORK gives the same weights another name.
+    done(&c, prepare_frame_of(3, 1, snapshots[1].digest, &f), snapshots[1].fd);
+    flip_frame(1, &f)->flip->version->lineage = 3;
+    done(&c, &f, -1);
+    const Tandem__Worker__Status *s = client_attach(&c);
+    assert_true(s->weights->lineage == 3 && s->weights->step == 1);
+    assert_int_equal(s->held_digest, snapshots[1].digest);
     client_end(&c);
 }
 

@@ -149,18 +149,22 @@ static void test_train_rounds_and_snapshots(void **state) {
     Tandem__Worker__Snapshot m = TANDEM__WORKER__SNAPSHOT__INIT;
     m.version = &v;
     for (v.step = 2; v.step <= 3; v.step++) { // the last two are kept
+        v.lineage = v.step - 2;               // after a FORK the same weights have another name
+        m.digest = after[v.step].weight;
         const td_frame *f = client_get(&c, FRAME(snapshot, SNAPSHOT, &m), -1,
                                        TANDEM__WORKER__FRAME__BODY_SNAPSHOTTED);
         struct td_snapshot s = {0};
         assert_int_equal(td_snapshot_map(c.reply_fd, &s, NULL), TD_OK);
         assert_true(s.step == v.step && s.digest == after[v.step].weight);
+        assert_true(f->snapshotted->version->lineage == v.lineage);
         assert_true(f->snapshotted->digest == s.digest && f->snapshotted->bytes == s.elements * 4);
         td_snapshot_unmap(&s);
     }
     v.step = 1;
+    m.digest = after[1].weight;
     client_refused(&c, FRAME(snapshot, SNAPSHOT, &m), -1, TD_ENOENT, "no snapshot of version");
     v.step = 3;
-    v.lineage = 1;
+    m.digest = after[2].weight;
     client_refused(&c, FRAME(snapshot, SNAPSHOT, &m), -1, TD_ENOENT, "no snapshot of version");
     client_end(&c);
 }
@@ -360,6 +364,8 @@ static void test_train_attached_again(void **state) {
     assert_int_equal(s->n_round_metrics, want.metrics);
     assert_int_equal(s->n_snapshots, 2);
     assert_true(s->snapshots[0]->step == 0 && s->snapshots[1]->step == 1);
+    assert_int_equal(s->n_snapshot_digests, 2);
+    assert_true(s->snapshot_digests[1] == s->weight_digest);
     client_end(&c);
 }
 
