@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -137,8 +138,17 @@ static inline void rig_fini(struct rig *r) {
     td_free(r->model);
 }
 
+// A zombie is not: it is reaped by a later SIGCHLD than the one of its end that the pool sees.
 static inline bool is_alive(pid_t pid) {
-    return kill(pid, 0) == 0;
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) {
+        fclose(f);
+    }
+    const char *state = n ? strrchr(text, ')') : NULL;
+    return state && state[1] && state[2] != 'Z';
 }
 
 // A request that a train seat without a base refuses at once.
