@@ -16,7 +16,7 @@ LAYERS = {
     "lib/reward": ["lib/base"],
     "lib/text": ["lib/base"],
     "lib/ipc": ["lib/base", "proto"],
-    "lib/io": ["lib/base"],
+    "lib/io": ["lib/base", "proto"],
     "coordinator": ["lib/base", "lib/spec", "lib/journal", "lib/io", "proto"],
     "controllers/common": ["lib", "proto"],
     "controllers/rollout": ["lib", "proto", "controllers/common"],

@@ -1,0 +1,35 @@
+// Where the logs of a cluster lie, and making, opening and deleting them by name. Kinds: file (a
+// folder of one machine, shared by its processes), kafka (a topic per log). Names: "journal",
+// "rollout-<16 hex digits>".
+#ifndef TD_IO_LOGS_H
+#define TD_IO_LOGS_H
+
+#include "lib/io/log.h"
+
+enum td_logs_kind { TD_LOGS_FILE, TD_LOGS_KAFKA };
+
+struct td_logs { // strings are borrowed
+    enum td_logs_kind kind;
+    const char *folder;  // file: the log lies in FOLDER/NAME
+    bool fsync;          // file: false survives kill -9, but not a loss of power
+    const char *brokers; // kafka: "host:port,..."
+    const char *prefix;  // kafka: the topic is PREFIX.NAME
+    const char *
+        properties; // kafka: file of librdkafka settings, "key=value" lines (TLS, SASL); NULL: none
+    int64_t timeout_ms; // kafka: for one operation
+};
+
+// The id under which a log of this name is created: for kafka a digest of the topic's name.
+// Blocks; any thread (not the loop of a daemon that runs). TD_ECONFLICT: there is one already;
+// TD_ETIMEOUT: no broker answers.
+enum td_rc td_logs_create(const struct td_logs *logs, const char *name, uint64_t id,
+                          uint32_t partitions, struct td_err *err) TD_MUST_CHECK;
+// Opens. id: must match, unless 0. file: blocks on the disk; TD_ENOENT: no such log. kafka: blocks
+// until the topic's metadata is there, at most timeout_ms: TD_ETIMEOUT, TD_ENOENT.
+enum td_rc td_logs_open(struct td_loop *loop, const struct td_logs *logs, const char *name,
+                        uint64_t id, struct td_log **out, struct td_err *err) TD_MUST_CHECK;
+// Blocks; any thread; nobody may have it open. One that is not there is no error.
+enum td_rc td_logs_delete(const struct td_logs *logs, const char *name,
+                          struct td_err *err) TD_MUST_CHECK;
+
+#endif
