@@ -37,6 +37,7 @@ struct file_log {
     uint64_t id;
     uint32_t partitions, segment_bytes_max;
     int lock_fd;
+    bool no_fsync;
     struct writer *writers;
     void (*fatal)(void *user, const struct td_err *err);
     void *user;
@@ -65,8 +66,8 @@ static _Noreturn void fatal(struct file_log *log, const struct td_err *err) {
 
 static void must_sync(struct file_log *log, int fd, const char *path) {
     struct td_err err;
-    int errnum = step(log->hooks, "fsync");
-    if (errnum == 0 && fsync(fd) != 0) {
+    int errnum = log->no_fsync ? 0 : step(log->hooks, "fsync");
+    if (errnum == 0 && !log->no_fsync && fsync(fd) != 0) {
         errnum = errno;
     }
     if (errnum != 0) {
@@ -643,6 +644,7 @@ enum td_rc td_log_file_open(struct td_loop *loop, const struct td_log_file_opts 
     log->partitions = root.partitions;
     log->segment_bytes_max =
         opts->segment_bytes_max ? opts->segment_bytes_max : TD_LOG_SEGMENT_BYTES;
+    log->no_fsync = opts->no_fsync;
     log->fatal = opts->fatal;
     log->user = opts->user;
     log->hooks = opts->hooks;

@@ -20,6 +20,7 @@ struct td_log_file_opts {
     uint32_t partitions; // create: 1 … TD_LOG_PARTITIONS_MAX
     uint32_t
         segment_bytes_max; // a segment is rolled before it grows beyond; 0: TD_LOG_SEGMENT_BYTES
+    bool no_fsync;         // records survive the death of processes, but not a loss of power
     // An fsync failed: nothing is known about the disk any more. Called on the log's thread; when
     // it returns (or is NULL) the process prints the error and aborts.
     void (*fatal)(void *user, const struct td_err *err);
