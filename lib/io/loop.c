@@ -9,6 +9,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
+#include "lib/io/loop_int.h"
 
 struct deferred {
     struct deferred *next;
@@ -121,6 +122,11 @@ void td_loop_stop(struct td_loop *loop) {
     td_loop_assert(loop);
     loop->stopped = true;
     event_base_loopbreak(loop->base);
+}
+
+struct event_base *td_loop_base(struct td_loop *loop) {
+    td_loop_assert(loop);
+    return loop->base;
 }
 
 int64_t td_loop_now_ms(const struct td_loop *loop) {
