@@ -18,7 +18,11 @@ struct td_rpc_call; // a call at the server
 struct td_rpc_channel;
 struct td_rpc_request; // a call at the client
 
-enum { TD_RPC_MESSAGE_MAX = 64 << 20, TD_RPC_STREAM_QUEUE_MAX = 256 };
+enum {
+    TD_RPC_MESSAGE_MAX = 64 << 20,
+    TD_RPC_STREAM_QUEUE_MAX = 256,
+    TD_RPC_CALLS_MAX = 4096, // held by the handlers of one server
+};
 
 enum td_rpc_status { // gRPC's codes; numbers are the protocol's
     TD_RPC_OK = 0,
@@ -49,7 +53,8 @@ struct td_rpc_tls {
 
 // ---- runtime ----
 enum td_rc td_rpc_new(struct td_loop *loop, struct td_rpc **out, struct td_err *err) TD_MUST_CHECK;
-// After every server and channel was freed. Runs no callback. Blocks until the core is down.
+// After every server and channel was freed, not in a callback of theirs. Runs no callback. Blocks
+// until the core is down.
 void td_rpc_free(struct td_rpc *rpc); // accepts NULL
 
 // ---- server ----
@@ -58,16 +63,18 @@ struct td_rpc_method {
     const ProtobufCMessageDescriptor *in, *out;
     bool streams; // answers by td_rpc_send any number of times, then td_rpc_finish
     // A request (borrowed for the call). The handler answers now or later; until then the call is
-    // its to keep.
+    // its to keep, and gone from it with the answer.
     void (*call)(void *user, struct td_rpc_call *call, const ProtobufCMessage *request);
     // The caller went away, or its deadline passed, before the answer: nothing may be sent on the
-    // call any more; it is gone after this callback. Not called once the call was finished.
+    // call any more; it is gone after this callback. Not called once the call was finished. NULL:
+    // the handler answers before it returns.
     void (*gone)(void *user, struct td_rpc_call *call);
+    void *user; // NULL: the server's
 };
 
 struct td_rpc_server_opts {
     struct td_rpc *rpc;
-    const struct td_rpc_method *methods; // borrowed for the server's life
+    const struct td_rpc_method *methods; // their strings are borrowed for the server's life
     size_t method_count;
     const struct td_rpc_tls *tls; // NULL: plain
     const void *descriptors;      // FileDescriptorSet for reflection, borrowed; NULL: none
@@ -79,7 +86,8 @@ struct td_rpc_server_opts {
 enum td_rc td_rpc_server_new(const struct td_rpc_server_opts *opts, struct td_rpc_server **out,
                              struct td_err *err) TD_MUST_CHECK;
 // "HOST:PORT" (port 0: any) or "unix:PATH"; before start, once or more. *port: the one taken (may
-// be NULL). TD_ECONFLICT: it is in use.
+// be NULL). TD_ECONFLICT: it is in use; TD_EINVAL: no such address, or the certificates do not fit.
+// A UNIX socket has a lock file beside it, PATH.lock, which stays.
 enum td_rc td_rpc_server_listen(struct td_rpc_server *server, const char *address, int *port,
                                 struct td_err *err) TD_MUST_CHECK;
 void td_rpc_server_start(struct td_rpc_server *server);
@@ -89,11 +97,12 @@ void td_rpc_server_health(struct td_rpc_server *server, const char *service, boo
 // the rest is cancelled (gone); done(user) when none is left. Then td_rpc_server_free.
 void td_rpc_server_stop(struct td_rpc_server *server, int64_t grace_ms, td_loop_fn *done,
                         void *user);
-void td_rpc_server_free(struct td_rpc_server *server); // accepts NULL
+// Accepts NULL. Before done: a stop without grace, gone is called before this returns.
+void td_rpc_server_free(struct td_rpc_server *server);
 
 // Answers a unary call with OK and the message (packed now), and ends it.
 void td_rpc_reply(struct td_rpc_call *call, const ProtobufCMessage *message);
-// Ends a call with another status; text is UTF-8 for people.
+// Ends a call with another status; text is UTF-8 for people, cut at about 6000 bytes.
 void td_rpc_fail(struct td_rpc_call *call, enum td_rpc_status status, const char *text);
 // Streams: sends one message. TD_ELIMIT: TD_RPC_STREAM_QUEUE_MAX wait already (a slow reader).
 enum td_rc td_rpc_send(struct td_rpc_call *call, const ProtobufCMessage *message,
@@ -101,8 +110,8 @@ enum td_rc td_rpc_send(struct td_rpc_call *call, const ProtobufCMessage *message
 void td_rpc_finish(struct td_rpc_call *call);               // ends a stream with OK
 void td_rpc_call_set(struct td_rpc_call *call, void *data); // anything of the handler's
 void *td_rpc_call_get(const struct td_rpc_call *call);
-const char *td_rpc_call_peer(const struct td_rpc_call *call);    // "ipv4:127.0.0.1:4711"
-const char *td_rpc_call_subject(const struct td_rpc_call *call); // CN of the client; "": none
+const char *td_rpc_call_peer(struct td_rpc_call *call);    // "ipv4:127.0.0.1:4711"
+const char *td_rpc_call_subject(struct td_rpc_call *call); // CN of the client; "": none
 
 // ---- client ----
 // Connects when it is first needed, again by itself, with keepalive. address as for listen.
@@ -121,7 +130,7 @@ struct td_rpc_request_opts {
     const char *path;
     const ProtobufCMessage *request; // packed now
     const ProtobufCMessageDescriptor *out;
-    int64_t deadline_ms; // from now; < 0: none (streams)
+    int64_t deadline_ms; // from now; < 0: none
     // Streams: each message, borrowed. NULL: a unary call.
     void (*message)(void *user, const ProtobufCMessage *message);
     void (*done)(void *user, const struct td_rpc_outcome *outcome); // exactly once, the last
