@@ -80,6 +80,13 @@ enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) {
     return TD_OK;
 }
 
+void td_ipc_unlink(const char *path) {
+    char *weights = td_asprintf("%s" TD_IPC_WEIGHTS_SUFFIX, path);
+    unlink(weights);
+    unlink(path);
+    td_free(weights);
+}
+
 struct td_ipc_conn *td_ipc_conn_new(int fd_take) {
     struct td_ipc_conn *c = td_alloc(sizeof *c);
     int flags = fcntl(fd_take, F_GETFL);
@@ -102,7 +109,7 @@ enum td_rc td_ipc_accept(int listener, struct td_ipc_conn **out, struct td_err *
     return TD_OK;
 }
 
-enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out, struct td_err *err) {
+enum td_rc td_ipc_connect_fd(const char *path, int *fd, struct td_err *err) {
     struct sockaddr_un addr;
     enum td_rc rc = address_of(path, &addr, err);
     if (rc != TD_OK) {
@@ -119,8 +126,17 @@ enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out, struct td_
         close(s);
         return rc;
     }
-    *out = td_ipc_conn_new(s);
+    *fd = s;
     return TD_OK;
+}
+
+enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out, struct td_err *err) {
+    int s = -1;
+    enum td_rc rc = td_ipc_connect_fd(path, &s, err);
+    if (rc == TD_OK) {
+        *out = td_ipc_conn_new(s);
+    }
+    return rc;
 }
 
 static void free_out_frame(struct out_frame *f) {

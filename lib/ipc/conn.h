@@ -22,18 +22,26 @@ enum {
 
 struct td_ipc_conn;
 
+// Behind the path of a worker's socket: where it serves its snapshots (workers/weights.h).
+#define TD_IPC_WEIGHTS_SUFFIX ".weights"
+
 // TD_ELIMIT with both lengths: no socket can have that path.
 enum td_rc td_ipc_check_path(const char *path, struct td_err *err) TD_MUST_CHECK;
 // Listens at path (an old socket there is removed, a file of another kind is not). A path longer
 // than the system's limit is TD_ELIMIT with both lengths. *fd is the caller's, non-blocking,
 // close-on-exec.
 enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) TD_MUST_CHECK;
+// Removes the socket files of a worker that has ended or ends: that at path, and before it the one
+// beside it with TD_IPC_WEIGHTS_SUFFIX, so that a second is never left without the first.
+void td_ipc_unlink(const char *path);
 // The next waiting connection; TD_ETIMEOUT: none waits.
 enum td_rc td_ipc_accept(int listener, struct td_ipc_conn **out, struct td_err *err) TD_MUST_CHECK;
 // Never waits. TD_ENOENT, TD_ECLOSED: nobody listens there; TD_ETIMEOUT: somebody does, but does
 // not accept.
 enum td_rc td_ipc_connect(const char *path, struct td_ipc_conn **out,
                           struct td_err *err) TD_MUST_CHECK;
+// As td_ipc_connect, for other bytes than frames: *fd is the caller's, non-blocking, close-on-exec.
+enum td_rc td_ipc_connect_fd(const char *path, int *fd, struct td_err *err) TD_MUST_CHECK;
 // Takes a connected stream socket.
 struct td_ipc_conn *td_ipc_conn_new(int fd_take);
 void td_ipc_conn_free(struct td_ipc_conn *c);

@@ -17,19 +17,38 @@ struct header {
 
 static const char snapshot_magic[8] = "TDSNAP1";
 
-enum td_rc td_snapshot_write(const struct td_snapshot *s, int *fd, struct td_err *err) {
+uint64_t td_snapshot_bytes(uint64_t elements) {
+    return HEADER_BYTES + elements * sizeof(float);
+}
+
+enum td_rc td_snapshot_open(uint64_t bytes, int *fd, struct td_err *err) {
     int f = memfd_create("tandem-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (f < 0) {
         return td_fail_errno(err, errno, "memfd for a snapshot");
     }
-    size_t bytes = HEADER_BYTES + s->elements * sizeof(float);
-    enum td_rc rc = TD_OK;
-    void *map = MAP_FAILED;
     if (ftruncate(f, (off_t)bytes) != 0) {
-        rc = td_fail_errno(err, errno, "snapshot of %zu bytes", bytes);
-        goto out;
+        enum td_rc rc =
+            td_fail_errno(err, errno, "snapshot of %llu bytes", (unsigned long long)bytes);
+        close(f);
+        return rc;
     }
-    map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+    *fd = f;
+    return TD_OK;
+}
+
+enum td_rc td_snapshot_seal(int fd, struct td_err *err) {
+    return fcntl(fd, F_ADD_SEALS, SEALS) == 0 ? TD_OK
+                                              : td_fail_errno(err, errno, "sealing a snapshot");
+}
+
+enum td_rc td_snapshot_write(const struct td_snapshot *s, int *fd, struct td_err *err) {
+    int f = -1;
+    size_t bytes = td_snapshot_bytes(s->elements);
+    enum td_rc rc = td_snapshot_open(bytes, &f, err);
+    if (rc != TD_OK) {
+        return rc;
+    }
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
     if (map == MAP_FAILED) {
         rc = td_fail_errno(err, errno, "snapshot of %zu bytes", bytes);
         goto out;
@@ -40,9 +59,7 @@ enum td_rc td_snapshot_write(const struct td_snapshot *s, int *fd, struct td_err
     memcpy(map, &h, sizeof h);
     memcpy((char *)map + HEADER_BYTES, s->flat, s->elements * sizeof(float));
     munmap(map, bytes);
-    if (fcntl(f, F_ADD_SEALS, SEALS) != 0) {
-        rc = td_fail_errno(err, errno, "sealing a snapshot");
-    }
+    rc = td_snapshot_seal(f, err);
 out:
     if (rc != TD_OK) {
         close(f);

@@ -20,6 +20,11 @@ struct td_snapshot {
 // caller's.
 enum td_rc td_snapshot_write(const struct td_snapshot *s, int *fd,
                              struct td_err *err) TD_MUST_CHECK;
+// Those that come from elsewhere: size of a whole one, an empty memfd of that size to be filled,
+// and its seals, once no writable mapping is left.
+uint64_t td_snapshot_bytes(uint64_t elements);
+enum td_rc td_snapshot_open(uint64_t bytes, int *fd, struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_snapshot_seal(int fd, struct td_err *err) TD_MUST_CHECK;
 // Maps fd (still the caller's). TD_ECORRUPT when it is not sealed, or its header or size is wrong.
 // Release by td_snapshot_unmap.
 enum td_rc td_snapshot_map(int fd, struct td_snapshot *out, struct td_err *err) TD_MUST_CHECK;

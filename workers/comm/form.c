@@ -3,26 +3,21 @@
 // refused without disturbing the wait for the right peer.
 #include "workers/comm/ring_int.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "workers/comm/tcp.h"
 
 struct td_comm_listener {
     int fd;
 };
 
-enum { HELLO_MAGIC = 0x54644731, ANSWER_MAGIC = 0x54644132, STRANGERS_MAX = 16, HOST_MAX = 256 };
+enum { HELLO_MAGIC = 0x54644731, ANSWER_MAGIC = 0x54644132, STRANGERS_MAX = 16 };
 
 // Both travel in the byte order of the machine: a ring is made of like machines, and a foreign
 // order fails at the magic.
@@ -61,76 +56,15 @@ struct forming {
     size_t answer_len[TD_LINK_COUNT];
 };
 
-static bool is_any(const struct sockaddr *a) {
-    if (a->sa_family == AF_INET) {
-        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
-    }
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)a)->sin6_addr);
-}
-
-static enum td_rc resolve(const char *host, const char *port, struct addrinfo **out,
-                          struct td_err *err) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    hints.ai_flags = AI_NUMERICSERV;
-    int bad = getaddrinfo(host, port, &hints, out);
-    if (bad != 0) {
-        return td_fail(err, TD_EINVAL, "host '%s': %s", host, gai_strerror(bad));
-    }
-    return TD_OK;
-}
-
-static enum td_rc listen_on(int fd, const struct addrinfo *ai, struct td_err *err) {
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) != 0 || listen(fd, STRANGERS_MAX) != 0) {
-        return td_fail_errno(err, errno, "bind");
-    }
-    return TD_OK;
-}
-
-static enum td_rc port_of(int fd, int *port, struct td_err *err) {
-    struct sockaddr_storage ss;
-    socklen_t len = sizeof ss;
-    if (getsockname(fd, (struct sockaddr *)&ss, &len) != 0) {
-        return td_fail_errno(err, errno, "getsockname");
-    }
-    *port = ntohs(ss.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&ss)->sin6_port
-                                           : ((struct sockaddr_in *)&ss)->sin_port);
-    return TD_OK;
-}
-
 enum td_rc td_comm_listen(const char *host, struct td_comm_listener **out, char **address,
                           struct td_err *err) {
-    host = host ? host : "127.0.0.1";
-    struct addrinfo *ai = NULL;
-    int fd = -1, port = 0;
-    enum td_rc rc = resolve(host, "0", &ai, err);
-    if (rc != TD_OK) {
-        goto out;
-    }
-    if (is_any(ai->ai_addr)) {
-        rc = td_fail(err, TD_EINVAL, "host '%s': name the one address that the peers reach", host);
-        goto out;
-    }
-    fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        rc = td_fail_errno(err, errno, "socket");
-        goto out;
-    }
-    if ((rc = listen_on(fd, ai, err)) != TD_OK || (rc = port_of(fd, &port, err)) != TD_OK) {
-        goto out;
+    int fd = -1;
+    if (td_tcp_listen(host, STRANGERS_MAX, &fd, address, err) != TD_OK) {
+        return td_err_in(err, "ring: listen on %s", host ? host : "127.0.0.1");
     }
     *out = td_alloc(sizeof **out);
     (*out)->fd = fd;
-    fd = -1;
-    *address = td_asprintf(strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
-out:
-    if (fd >= 0) {
-        close(fd);
-    }
-    if (ai) {
-        freeaddrinfo(ai);
-    }
-    return rc == TD_OK ? TD_OK : td_err_in(err, "ring: listen on %s", host);
+    return TD_OK;
 }
 
 void td_comm_listener_free(struct td_comm_listener *l) {
@@ -138,54 +72,6 @@ void td_comm_listener_free(struct td_comm_listener *l) {
         close(l->fd);
         td_free(l);
     }
-}
-
-// "host:port" or "[host]:port" into its parts.
-static enum td_rc split_address(const char *address, char host[HOST_MAX], const char **port,
-                                struct td_err *err) {
-    const char *colon = strrchr(address, ':');
-    size_t n = colon ? (size_t)(colon - address) : 0;
-    const char *from = address;
-    if (n >= 2 && address[0] == '[' && address[n - 1] == ']') {
-        from++;
-        n -= 2;
-    }
-    if (n == 0 || n >= HOST_MAX || colon[1] == '\0') {
-        return td_fail(err, TD_EINVAL, "address '%s' is not host:port", address);
-    }
-    memcpy(host, from, n);
-    host[n] = '\0';
-    *port = colon + 1;
-    return TD_OK;
-}
-
-static int wait_ms(int64_t deadline_ms) {
-    int64_t left = deadline_ms - td_clock_ms();
-    return left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
-}
-
-static enum td_rc finish_connect(int fd, int64_t deadline_ms, struct td_err *err) {
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int got = 0;
-    do {
-        got = poll(&p, 1, wait_ms(deadline_ms));
-    } while ((got < 0 && errno == EINTR) || (got == 0 && td_clock_ms() < deadline_ms));
-    int bad = 0;
-    socklen_t len = sizeof bad;
-    if (got == 0) {
-        bad = ETIMEDOUT;
-    } else if (got < 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &bad, &len) != 0) {
-        bad = errno;
-    }
-    if (bad == ECONNREFUSED) {
-        return td_fail(err, TD_ECLOSED, "nobody listens there: the peer is gone");
-    }
-    return bad == 0 ? TD_OK : td_fail_errno(err, bad, "connect");
-}
-
-static void no_delay(int fd) {
-    int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); // only latency depends on it
 }
 
 static enum td_rc say_hello(const struct td_ring *r, enum td_link link, struct td_err *err) {
@@ -205,32 +91,13 @@ static enum td_rc say_hello(const struct td_ring *r, enum td_link link, struct t
 
 static enum td_rc connect_next(struct td_ring *r, const char *address, int64_t deadline_ms,
                                struct td_err *err) {
-    char host[HOST_MAX];
-    const char *port = NULL;
-    struct addrinfo *ai = NULL;
-    enum td_rc rc = split_address(address, host, &port, err);
-    if (rc != TD_OK || (rc = resolve(host, port, &ai, err)) != TD_OK) {
-        return rc;
-    }
+    enum td_rc rc = TD_OK;
     for (int link = 0; link < TD_LINK_COUNT && rc == TD_OK; link++) {
-        int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0) {
-            rc = td_fail_errno(err, errno, "socket");
-            break;
-        }
-        r->fd[TD_SIDE_NEXT][link] = fd;
-        no_delay(fd);
-        if (connect(fd, ai->ai_addr, ai->ai_addrlen) != 0 && errno != EINPROGRESS) {
-            rc = errno == ECONNREFUSED
-                     ? td_fail(err, TD_ECLOSED, "nobody listens there: the peer is gone")
-                     : td_fail_errno(err, errno, "connect");
-            break;
-        }
-        if ((rc = finish_connect(fd, deadline_ms, err)) == TD_OK) {
+        rc = td_tcp_connect(address, deadline_ms, &r->fd[TD_SIDE_NEXT][link], err);
+        if (rc == TD_OK) {
             rc = say_hello(r, (enum td_link)link, err);
         }
     }
-    freeaddrinfo(ai);
     return rc;
 }
 
@@ -299,7 +166,7 @@ static void accept_strangers(struct forming *f, int listener) {
         if (f->count == STRANGERS_MAX) { // those who say nothing make room
             drop_stranger(f, 0, "silent");
         }
-        no_delay(fd);
+        td_tcp_no_delay(fd);
         f->strangers[f->count++] = (struct stranger){.fd = fd};
     }
 }
@@ -349,7 +216,8 @@ static enum td_rc form_turn(struct forming *f, int listener, int64_t deadline_ms
     for (int i = 0; i < count; i++) {
         p[1 + TD_LINK_COUNT + i] = (struct pollfd){.fd = f->strangers[i].fd, .events = POLLIN};
     }
-    if (poll(p, (nfds_t)(1 + TD_LINK_COUNT + count), wait_ms(deadline_ms)) < 0 && errno != EINTR) {
+    if (poll(p, (nfds_t)(1 + TD_LINK_COUNT + count), td_tcp_wait_ms(deadline_ms)) < 0 &&
+        errno != EINTR) {
         return td_fail_errno(err, errno, "poll");
     }
     int size = f->r->base.size, next = (f->r->base.rank + 1) % size;
