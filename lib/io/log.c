@@ -3,6 +3,7 @@
 #include "lib/io/log.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/check.h"
 #include "lib/base/mem.h"
@@ -36,12 +37,13 @@ struct td_log {
     struct td_loop *loop;
     struct td_workq *workq; // NULL: not threaded
     struct td_timer *turn, *poll;
+    struct td_watch *wake; // NULL: the kind has no wake_fd
     struct td_log_op *queued, **queued_tail, *running;
     size_t outstanding, outstanding_bytes;
     struct td_log_reader *readers;
     size_t reader_count;
     uint64_t news; // counts operations done: readers may have something to read
-    bool closing, polling;
+    bool closing, polling, ending, ended;
     td_loop_fn *on_closed;
     void *closed_user;
 };
@@ -221,6 +223,16 @@ static void on_poll(void *user) {
     }
 }
 
+static void on_wake(void *user, int fd, unsigned events) {
+    struct td_log *log = user;
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    (void)events;
+    log->news++; // for those whose fetch came too early
+    wake_readers(log, true);
+}
+
 struct td_log_reader *td_log_read(struct td_log *log, uint32_t partition, int64_t from,
                                   const struct td_log_reader_fns *fns, void *user) {
     td_loop_assert(log->loop);
@@ -325,7 +337,25 @@ static void ops_start(struct td_log *log) {
     td_assert(fits);
 }
 
+static void end_run(void *user) {
+    struct td_log *log = user;
+    log->base.kind->end(log->base.backend_take);
+}
+
+static void end_done(void *user) {
+    struct td_log *log = user;
+    log->ended = true;
+    close_if_done(log);
+}
+
 static void finish_close(struct td_log *log) {
+    if (log->base.kind->end && !log->ended) {
+        if (!log->ending) {
+            log->ending = td_workq_submit(log->workq, end_run, end_done, log);
+            td_assert(log->ending);
+        }
+        return;
+    }
     td_workq_free(log->workq);
     log->base.kind->free(log->base.backend_take);
     td_timer_close(log->turn);
@@ -409,19 +439,37 @@ void td_log_trim(struct td_log *log, uint32_t partition, int64_t below, td_log_d
 
 // ---- life
 
+// What can fail.
+static enum td_rc start(struct td_log *log, struct td_err *err) {
+    const struct td_log_kind *kind = log->base.kind;
+    enum td_rc rc = TD_OK;
+    td_assert(kind->threaded || !kind->end);
+    if (kind->threaded) {
+        rc = td_workq_new(log->loop, "log", 1, READERS_MAX + 1, &log->workq, err);
+    }
+    if (rc == TD_OK && kind->wake_fd) {
+        rc = td_watch_fd(log->loop, kind->wake_fd(log->base.backend_take), TD_LOOP_READ, on_wake,
+                         log, &log->wake);
+        rc = rc == TD_OK ? rc : td_fail(err, rc, "cannot watch for news of a log");
+    }
+    return rc;
+}
+
 enum td_rc td_log_new(struct td_loop *loop, const struct td_log_base *base, struct td_log **out,
                       struct td_err *err) {
     struct td_log *log = td_alloc(sizeof *log);
     log->base = *base;
     log->loop = loop;
     log->queued_tail = &log->queued;
-    if (base->kind->threaded) {
-        enum td_rc rc = td_workq_new(loop, "log", 1, READERS_MAX + 1, &log->workq, err);
-        if (rc != TD_OK) {
-            base->kind->free(base->backend_take);
-            td_free(log);
-            return rc;
+    enum td_rc rc = start(log, err);
+    if (rc != TD_OK) {
+        td_workq_free(log->workq);
+        if (base->kind->end) {
+            base->kind->end(base->backend_take);
         }
+        base->kind->free(base->backend_take);
+        td_free(log);
+        return rc;
     }
     log->turn = td_timer_new(loop, on_turn, log);
     log->poll = td_timer_new(loop, on_poll, log);
@@ -438,6 +486,8 @@ void td_log_close(struct td_log *log, td_loop_fn *closed, void *user) {
         td_assert(r->closed);
     }
     td_timer_stop(log->poll);
+    td_watch_close(log->wake);
+    log->wake = NULL;
     log->on_closed = closed;
     log->closed_user = user;
     log->closing = true;

@@ -57,10 +57,14 @@ struct td_log_kind {
     void (*fetch)(void *backend, uint32_t partition, int64_t from, struct td_log_batch *batch);
     // Whether there is a record at offset, by a quick look. Loop thread. NULL: nobody else appends.
     bool (*reaches)(void *backend, uint32_t partition, int64_t offset);
+    // An eventfd that is written when `reaches` may answer otherwise than before; NULL: none, the
+    // log looks now and then.
+    int (*wake_fd)(void *backend);
     enum td_rc (*read_one)(void *backend, uint32_t partition, int64_t offset, uint32_t crc,
                            struct td_buf *out, struct td_err *err);
     pid_t (*waits_for)(void *backend);
     void (*stop)(void *backend); // end waits for locks; loop thread
+    void (*end)(void *backend);  // log thread, the last call but free: what takes its time. NULL
     void (*free)(void *backend);
 };
 

@@ -10,6 +10,7 @@
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/io/log_file.h"
+#include "lib/io/log_kafka.h"
 
 enum { NAME_BYTES_MAX = 64 };
 
@@ -27,6 +28,18 @@ static enum td_rc check_name(const char *name, struct td_err *err) {
 
 static char *path_of(const struct td_logs *logs, const char *name, const char *suffix) {
     return td_asprintf("%s/%s%s", logs->folder, name, suffix);
+}
+
+static char *topic_of(const struct td_logs *logs, const char *name) {
+    return td_asprintf("%s.%s", logs->prefix, name);
+}
+
+static struct td_log_kafka_opts on_kafka(const struct td_logs *logs, const char *topic) {
+    return (struct td_log_kafka_opts){.brokers = logs->brokers,
+                                      .topic = topic,
+                                      .properties = logs->properties,
+                                      .timeout_ms = logs->timeout_ms,
+                                      .fsync = logs->fsync};
 }
 
 // Moved aside first: a delete that was cut short leaves nothing that could be opened or stand in
@@ -62,7 +75,12 @@ enum td_rc td_logs_create(const struct td_logs *logs, const char *name, uint64_t
         rc = td_log_file_create(&opts, err);
         td_free(path);
     } else if (rc == TD_OK) {
-        rc = td_fail(err, TD_EUNSUPPORTED, "%s: logs on Kafka", name);
+        char *topic = topic_of(logs, name);
+        struct td_log_kafka_opts opts = on_kafka(logs, topic);
+        opts.id = id;
+        opts.partitions = partitions;
+        rc = td_log_kafka_create(&opts, err);
+        td_free(topic);
     }
     return rc;
 }
@@ -76,7 +94,11 @@ enum td_rc td_logs_open(struct td_loop *loop, const struct td_logs *logs, const 
         rc = td_log_file_open(loop, &opts, out, err);
         td_free(path);
     } else if (rc == TD_OK) {
-        rc = td_fail(err, TD_EUNSUPPORTED, "%s: logs on Kafka", name);
+        char *topic = topic_of(logs, name);
+        struct td_log_kafka_opts opts = on_kafka(logs, topic);
+        opts.id = id;
+        rc = td_log_kafka_open(loop, &opts, out, err);
+        td_free(topic);
     }
     return rc;
 }
@@ -86,7 +108,10 @@ enum td_rc td_logs_delete(const struct td_logs *logs, const char *name, struct t
     if (rc == TD_OK && logs->kind == TD_LOGS_FILE) {
         rc = delete_folder(logs, name, err);
     } else if (rc == TD_OK) {
-        rc = td_fail(err, TD_EUNSUPPORTED, "%s: logs on Kafka", name);
+        char *topic = topic_of(logs, name);
+        struct td_log_kafka_opts opts = on_kafka(logs, topic);
+        rc = td_log_kafka_delete(&opts, err);
+        td_free(topic);
     }
     return rc;
 }

@@ -10,22 +10,23 @@ enum td_logs_kind { TD_LOGS_FILE, TD_LOGS_KAFKA };
 
 struct td_logs { // strings are borrowed
     enum td_logs_kind kind;
-    const char *folder;  // file: the log lies in FOLDER/NAME
-    bool fsync;          // file: false survives kill -9, but not a loss of power
-    const char *brokers; // kafka: "host:port,..."
-    const char *prefix;  // kafka: the topic is PREFIX.NAME
-    const char *
-        properties; // kafka: file of librdkafka settings, "key=value" lines (TLS, SASL); NULL: none
-    int64_t timeout_ms; // kafka: for one operation
+    const char *folder; // file: the log lies in FOLDER/NAME
+    // false survives kill -9, but not a loss of power. kafka: true makes topics that brokers sync
+    // before they acknowledge, which replicas on several machines make needless.
+    bool fsync;
+    const char *brokers;    // kafka: "host:port,..."
+    const char *prefix;     // kafka: the topic is PREFIX.NAME
+    const char *properties; // kafka: file of settings, see deploy/kafka-node; NULL: none
+    int64_t timeout_ms;     // kafka: for one operation; 0: 10 s
 };
 
-// The id under which a log of this name is created: for kafka a digest of the topic's name.
-// Blocks; any thread (not the loop of a daemon that runs). TD_ECONFLICT: there is one already;
-// TD_ETIMEOUT: no broker answers.
+// id: a random one, that the log carries with every record. Blocks; any thread (not the loop of a
+// daemon that runs). TD_ECONFLICT: there is one already; TD_ETIMEOUT: no broker answers, it may
+// exist or come to exist; TD_EINVAL: no such name, or the brokers refuse the settings.
 enum td_rc td_logs_create(const struct td_logs *logs, const char *name, uint64_t id,
                           uint32_t partitions, struct td_err *err) TD_MUST_CHECK;
-// Opens. id: must match, unless 0. file: blocks on the disk; TD_ENOENT: no such log. kafka: blocks
-// until the topic's metadata is there, at most timeout_ms: TD_ETIMEOUT, TD_ENOENT.
+// Opens. id: must match, unless 0: TD_ECONFLICT. TD_ENOENT: no such log. file: blocks on the disk.
+// kafka: blocks until the brokers have told what the topic is, at most timeout_ms: TD_ETIMEOUT.
 enum td_rc td_logs_open(struct td_loop *loop, const struct td_logs *logs, const char *name,
                         uint64_t id, struct td_log **out, struct td_err *err) TD_MUST_CHECK;
 // Blocks; any thread; nobody may have it open. One that is not there is no error.

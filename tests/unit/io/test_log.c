@@ -1,4 +1,5 @@
-// What every kind of the record log promises: the same tests over memory and file.
+// What every kind of the record log promises: the same tests over memory and file, and over Kafka
+// when TD_KAFKA=HOST:PORT names a broker (tests/integration/kafka_log.py).
 #include "lib/io/log.h"
 
 #include <stdio.h>
@@ -6,20 +7,42 @@
 #include <unistd.h>
 
 #include "lib/base/file.h"
+#include "lib/io/logs.h"
 #include "tests/unit/io/logs.h"
 
+enum kind { MEMORY, ON_FILE, ON_KAFKA };
+
 struct fixture {
-    bool file;
+    enum kind kind;
     struct td_loop *loop;
     struct td_log *log;
     char *folder;
+    struct td_logs logs; // ON_KAFKA
 };
 
-static int open_fixture(void **state, bool file) {
+static void open_on_kafka(struct fixture *f) {
+    struct td_err err;
+    if (td_logs_open(f->loop, &f->logs, "journal", 77, &f->log, &err) != TD_OK) {
+        fail_msg("open: %s", err.msg);
+    }
+}
+
+static int open_fixture(void **state, enum kind kind) {
     struct fixture *f = td_alloc(sizeof *f);
-    f->file = file;
+    f->kind = kind;
     f->loop = new_loop();
-    if (file) {
+    if (kind == ON_KAFKA) {
+        struct td_err err;
+        f->logs = (struct td_logs){.kind = TD_LOGS_KAFKA,
+                                   .brokers = getenv("TD_KAFKA"),
+                                   .prefix = "test_log",
+                                   .timeout_ms = 20000};
+        assert_int_equal(td_logs_delete(&f->logs, "journal", NULL), TD_OK);
+        if (td_logs_create(&f->logs, "journal", 77, 2, &err) != TD_OK) {
+            fail_msg("create: %s", err.msg);
+        }
+        open_on_kafka(f);
+    } else if (kind == ON_FILE) {
         f->folder = new_folder();
         struct td_log_file_opts opts = {.folder = f->folder, .id = 77, .partitions = 2};
         opts.segment_bytes_max = 200;
@@ -33,20 +56,26 @@ static int open_fixture(void **state, bool file) {
 }
 
 static int open_memory(void **state) {
-    return open_fixture(state, false);
+    return open_fixture(state, MEMORY);
 }
 
 static int open_file(void **state) {
-    return open_fixture(state, true);
+    return open_fixture(state, ON_FILE);
+}
+
+static int open_kafka(void **state) {
+    return open_fixture(state, ON_KAFKA);
 }
 
 static int close_fixture(void **state) {
     struct fixture *f = *state;
     close_log(f->loop, f->log);
     td_loop_free(f->loop);
-    if (f->file) {
+    if (f->kind == ON_FILE) {
         assert_int_equal(td_remove_tree(f->folder, NULL), TD_OK);
         td_free(f->folder);
+    } else if (f->kind == ON_KAFKA) {
+        assert_int_equal(td_logs_delete(&f->logs, "journal", NULL), TD_OK);
     }
     td_free(f);
     return 0;
@@ -217,7 +246,9 @@ static void test_log_close_finishes_what_is_outstanding(void **state) {
     close_log(f->loop, f->log);
     assert_int_equal(appended.count, 20);
     assert_int_equal(bounds.end, 20);
-    if (f->file) {
+    if (f->kind == ON_KAFKA) {
+        open_on_kafka(f);
+    } else if (f->kind == ON_FILE) {
         struct td_log_file_opts opts = {.folder = f->folder};
         assert_int_equal(td_log_file_open(f->loop, &opts, &f->log, NULL), TD_OK);
     } else {
@@ -240,21 +271,22 @@ static void test_log_memory_gives_outcomes_on_demand(void **state) {
     seen_fini(&seen);
 }
 
-#define BOTH(test)                                                                                 \
-    cmocka_unit_test_setup_teardown(test, open_memory, close_fixture),                             \
-        cmocka_unit_test_setup_teardown(test, open_file, close_fixture)
+#define ALL(open)                                                                                  \
+    ONE(test_log_appends_in_order_and_reads_back, open),                                           \
+        ONE(test_log_many_records_come_once_in_order, open),                                       \
+        ONE(test_log_trim_moves_the_start, open),                                                  \
+        ONE(test_log_reader_pauses_and_closes_within_callbacks, open),                             \
+        ONE(test_log_reads_one_record, open), ONE(test_log_limits, open),                          \
+        ONE(test_log_close_finishes_what_is_outstanding, open)
+#define ONE(test, open) cmocka_unit_test_setup_teardown(test, open, close_fixture)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        BOTH(test_log_appends_in_order_and_reads_back),
-        BOTH(test_log_many_records_come_once_in_order),
-        BOTH(test_log_trim_moves_the_start),
-        BOTH(test_log_reader_pauses_and_closes_within_callbacks),
-        BOTH(test_log_reads_one_record),
-        BOTH(test_log_limits),
-        BOTH(test_log_close_finishes_what_is_outstanding),
-        cmocka_unit_test_setup_teardown(test_log_memory_gives_outcomes_on_demand, open_memory,
-                                        close_fixture),
+    const struct CMUnitTest here[] = {
+        ALL(open_memory),
+        ALL(open_file),
+        ONE(test_log_memory_gives_outcomes_on_demand, open_memory),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest kafka[] = {ALL(open_kafka)};
+    return getenv("TD_KAFKA") ? cmocka_run_group_tests(kafka, NULL, NULL)
+                              : cmocka_run_group_tests(here, NULL, NULL);
 }
