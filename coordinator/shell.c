@@ -5,7 +5,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
-enum { TICK_MS = 200 };
+enum { TICK_MS = 200, AGAIN_MS = 200 };
 
 struct td_coordinator_shell {
     struct td_coordinator_shell_config config;
@@ -13,7 +13,9 @@ struct td_coordinator_shell {
     struct td_link_hub *hub;
     struct td_log_reader *reader;
     struct td_timer *timer;
-    bool stepping; // an event within the effects of another one would mix their order
+    struct td_timer *again;    // asks anew for bounds that could not be had
+    bool start_owed, end_owed; // which
+    bool stepping;             // an event within the effects of another one would mix their order
     // Callbacks of the log that outlive the shell find shell == NULL.
     struct anchor {
         struct td_coordinator_shell *shell;
@@ -55,6 +57,17 @@ static void on_read_error(void *user, const struct td_err *err) {
     s->config.fns.stop(s->config.user, err->msg);
 }
 
+// Asks again in a moment for what an outage of the log kept back; anything else ends the process.
+static void on_no_bounds(struct td_coordinator_shell *s, bool *owed, const struct td_err *err) {
+    if (!err->retriable) {
+        s->config.fns.stop(s->config.user, err->msg);
+        return;
+    }
+    td_trace_warn("the journal does not answer", "cause=\"%s\"", err->msg);
+    *owed = true;
+    td_timer_start(s->again, AGAIN_MS);
+}
+
 static void on_start_known(void *user, enum td_rc rc, int64_t start, int64_t end,
                            const struct td_err *err) {
     static const struct td_log_reader_fns fns = {
@@ -65,7 +78,7 @@ static void on_start_known(void *user, enum td_rc rc, int64_t start, int64_t end
         return;
     }
     if (rc != TD_OK) {
-        s->config.fns.stop(s->config.user, err->msg);
+        on_no_bounds(s, &s->start_owed, err);
         return;
     }
     td_log_reader_close(s->reader);
@@ -86,11 +99,27 @@ static void on_end_known(void *user, enum td_rc rc, int64_t start, int64_t end,
         return;
     }
     if (rc != TD_OK) {
-        s->config.fns.stop(s->config.user, err->msg);
+        on_no_bounds(s, &s->end_owed, err);
         return;
     }
     struct td_coordinator_event e = {.kind = TD_CO_JOURNAL_END, .offset = end};
     step(s, &e);
+}
+
+static void fetch_end(struct td_coordinator_shell *s) {
+    td_log_bounds(s->config.journal, 0, on_end_known, anchor_hold(s));
+}
+
+static void on_again(void *user) {
+    struct td_coordinator_shell *s = user;
+    if (s->start_owed) {
+        s->start_owed = false;
+        start_reading(s);
+    }
+    if (s->end_owed) {
+        s->end_owed = false;
+        fetch_end(s);
+    }
 }
 
 // ---- effects ----
@@ -101,7 +130,7 @@ static void on_appended(void *user, const struct td_log_result *result) {
         return;
     }
     if (result->outcome == TD_LOG_FAILED) {
-        s->config.fns.stop(s->config.user, result->err->msg); // a disk that is full or gone
+        s->config.fns.stop(s->config.user, result->err->msg); // a disk that is full, a refusal
         return;
     }
     struct td_coordinator_event e = {
@@ -152,7 +181,7 @@ static void execute(struct td_coordinator_shell *s, const struct td_coordinator_
     const struct td_coordinator_shell_fns *fns = &s->config.fns;
     switch (x->kind) {
     case TD_CO_FETCH_END:
-        td_log_bounds(s->config.journal, 0, on_end_known, anchor_hold(s));
+        fetch_end(s);
         break;
     case TD_CO_JOURNAL_RESET:
         start_reading(s);
@@ -215,6 +244,7 @@ td_coordinator_shell_new(const struct td_coordinator_shell_config *config) {
     s->config = *config;
     s->machine = td_coordinator_new(&config->machine);
     s->timer = td_timer_new(config->loop, on_tick, s);
+    s->again = td_timer_new(config->loop, on_again, s);
     s->anchor = td_alloc(sizeof *s->anchor);
     *s->anchor = (struct anchor){.shell = s, .uses = 1};
     start_reading(s);
@@ -229,6 +259,7 @@ void td_coordinator_shell_free(struct td_coordinator_shell *s) {
     (void)anchor_drop(s->anchor);
     td_log_reader_close(s->reader);
     td_timer_close(s->timer);
+    td_timer_close(s->again);
     td_coordinator_free(s->machine);
     td_free(s);
 }

@@ -91,7 +91,8 @@ static void add_record_rows(struct builder *b, uint32_t i, const struct td_rollo
     }
 }
 
-static void add_record(struct builder *b, uint32_t i) {
+// An error is one that passes: a log that does not answer says nothing about its records.
+static enum td_rc add_record(struct builder *b, uint32_t i, struct td_err *out_err) {
     const td_entry *e = b->request->entries[i];
     struct td_buf bytes = {0};
     struct td_err err = {0};
@@ -114,13 +115,20 @@ static void add_record(struct builder *b, uint32_t i) {
     }
     if (rc == TD_OK) {
         add_record_rows(b, i, b->records[i]);
-    } else {
+    } else if (!err.retriable) {
         char cause[TD_ERR_MAX + 96];
         snprintf(cause, sizeof cause, "rollout log partition %u offset %" PRId64 ": %s",
                  p ? p->partition : 0, p ? p->offset : -1, err.msg);
         add_missing(b, i, cause);
     }
     td_buf_fini(&bytes);
+    if (rc == TD_OK || !err.retriable) {
+        return TD_OK;
+    }
+    if (out_err) {
+        *out_err = err;
+    }
+    return rc;
 }
 
 // ---- advantages and metrics ----
@@ -351,15 +359,15 @@ enum td_rc td_round_build(const struct td_round_request *request, struct td_roun
         r->fds[i] = -1;
     }
     b.records = td_alloc_array(request->entry_count + 1, sizeof *b.records);
-    for (uint32_t i = 0; i < request->entry_count; i++) {
+    enum td_rc rc = TD_OK;
+    for (uint32_t i = 0; rc == TD_OK && i < request->entry_count; i++) {
         if (request->rollouts) {
-            add_record(&b, i);
+            rc = add_record(&b, i, err);
         } else {
             add_data_row(&b, i);
         }
     }
-    enum td_rc rc = TD_OK;
-    if (r->missing_count == 0) {
+    if (rc == TD_OK && r->missing_count == 0) {
         count_trained(&b);
         if (request->rollouts) {
             fill_advantages(&b);

@@ -31,7 +31,7 @@ struct td_round {
 };
 
 // Reads and lays out. A record that is gone or damaged is no error: it stands in missing. An error
-// is one of the machine (memory, descriptors).
+// is one of the machine (memory, descriptors), or retriable: the log does not answer.
 enum td_rc td_round_build(const struct td_round_request *request, struct td_round **out,
                           struct td_err *err) TD_MUST_CHECK;
 void td_round_free(struct td_round *r); // accepts NULL

@@ -193,6 +193,7 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
                                        .user = s};
     s->machine = td_trainc_new(&machine);
     s->timer = td_timer_new(config->loop, on_tick, s);
+    s->again = td_timer_new(config->loop, td_train_shell_ask_again, s);
     td_timer_start(s->timer, TICK_MS);
     td_train_shell_metrics(s, NULL);
     td_train_shell_read_journal(s);
@@ -222,6 +223,7 @@ void td_train_shell_stop(struct td_train_shell *s, bool keep_workers, td_loop_fn
     s->stopped = done;
     s->stopped_user = user;
     td_timer_stop(s->timer);
+    td_timer_stop(s->again);
     td_train_shell_close_logs(s);
     s->busy++;
     if (keep_workers) {
@@ -236,6 +238,7 @@ void td_train_shell_free(struct td_train_shell *s) {
         return;
     }
     td_timer_close(s->timer);
+    td_timer_close(s->again);
     td_train_shell_close_logs(s);
     td_pool_free(s->pool);
     td_round_free(s->round);

@@ -76,7 +76,13 @@ static void run_round(void *user) {
 static void done_round(void *user) {
     struct job *j = user;
     struct td_train_shell *s = j->shell;
-    if (j->rc != TD_OK) {
+    if (j->rc != TD_OK && j->err.retriable) {
+        if (j->wanted == s->round_wanted && !s->stopping) {
+            td_trace_warn("a log does not answer", "cause=\"%s\"", j->err.msg);
+            submit(j, run_round, done_round); // it took the log's own time to fail
+            j = NULL;
+        }
+    } else if (j->rc != TD_OK) {
         s->config.fns.stop(s->config.user, j->err.msg);
     } else if (j->wanted == s->round_wanted && !s->stopping) {
         td_round_free(s->round);
@@ -97,7 +103,9 @@ static void done_round(void *user) {
         struct td_trainc_event e = {.kind = TD_TC_ROUND_READ, .round = &read};
         td_train_shell_step(s, &e);
     }
-    job_free(j);
+    if (j) {
+        job_free(j);
+    }
     td_train_shell_idle(s);
 }
 

@@ -14,6 +14,7 @@ struct td_rollout_tail { // a reader of one partition of the rollout log
     uint64_t scan;      // seq of its READ_ROLLOUT
     int64_t scan_until; // −1: the end is not known yet
     int64_t start;      // of the partition when the end was known
+    bool end_owed;      // asked for again in a moment
 };
 
 struct td_train_shell {
@@ -22,7 +23,9 @@ struct td_train_shell {
     struct td_link *link;
     struct td_pool *pool;
     struct td_timer *timer;
+    struct td_timer *again; // asks anew for bounds that could not be had
     struct td_log_reader *journal_reader;
+    bool journal_start_owed, journal_end_owed;
     struct td_rollout_tail tails[TD_SHELL_PARTITIONS_MAX];
     uint64_t scan_seq;      // of the READ_ROLLOUT in force
     uint32_t scans_open;    // partitions whose end at READ_ROLLOUT is not reached
@@ -63,6 +66,7 @@ void td_train_shell_read_round(struct td_train_shell *s, const struct td_trainc_
 void td_train_shell_drop_round(struct td_train_shell *s);
 
 // shell_logs.c: journal and rollout log
+void td_train_shell_ask_again(void *user); // callback of `again`
 void td_train_shell_read_journal(struct td_train_shell *s);
 void td_train_shell_fetch_end(struct td_train_shell *s);
 void td_train_shell_read_rollout(struct td_train_shell *s, const struct td_trainc_effect *x);

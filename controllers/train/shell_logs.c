@@ -6,6 +6,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
+enum { AGAIN_MS = 200 };
+
 // ---- the journal ----
 
 static void on_journal_record(void *user, const struct td_log_record *r) {
@@ -24,6 +26,17 @@ static void on_log_error(void *user, const struct td_err *err) {
     s->config.fns.stop(s->config.user, err->msg);
 }
 
+// Asks again in a moment for what an outage of a log kept back; anything else ends the process.
+static void on_no_bounds(struct td_train_shell *s, bool *owed, const struct td_err *err) {
+    if (!err->retriable) {
+        on_log_error(s, err);
+        return;
+    }
+    td_trace_warn("a log does not answer", "cause=\"%s\"", err->msg);
+    *owed = true;
+    td_timer_start(s->again, AGAIN_MS);
+}
+
 static void on_journal_bounds(void *user, enum td_rc rc, int64_t start, int64_t end,
                               const struct td_err *err) {
     static const struct td_log_reader_fns fns = {
@@ -36,7 +49,7 @@ static void on_journal_bounds(void *user, enum td_rc rc, int64_t start, int64_t 
     }
     s->busy--;
     if (rc != TD_OK) {
-        on_log_error(s, err);
+        on_no_bounds(s, &s->journal_start_owed, err);
         return;
     }
     td_log_reader_close(s->journal_reader);
@@ -60,7 +73,7 @@ static void on_journal_end(void *user, enum td_rc rc, int64_t start, int64_t end
     }
     s->busy--;
     if (rc != TD_OK) {
-        on_log_error(s, err);
+        on_no_bounds(s, &s->journal_end_owed, err);
         return;
     }
     struct td_trainc_event e = {.kind = TD_TC_JOURNAL_END, .offset = end};
@@ -175,13 +188,38 @@ static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end
         return;
     }
     s->busy--;
-    if (rc != TD_OK) {
-        on_log_error(s, err);
-    } else if (current && t->scan_until < 0) {
+    if (rc != TD_OK && current) {
+        on_no_bounds(s, &t->end_owed, err);
+    } else if (rc == TD_OK && current && t->scan_until < 0) {
         t->scan_until = end;
         t->start = start;
         if (end <= start || td_log_reader_next(t->reader) >= end) {
             scanned(t);
+        }
+    }
+}
+
+static void ask_rollout_end(struct td_rollout_tail *t) {
+    struct scan_call *c = td_alloc(sizeof *c);
+    *c = (struct scan_call){t, t->scan};
+    t->shell->busy++;
+    td_log_bounds(t->shell->config.rollouts, t->partition, on_rollout_end, c);
+}
+
+void td_train_shell_ask_again(void *user) {
+    struct td_train_shell *s = user;
+    if (s->journal_start_owed) {
+        s->journal_start_owed = false;
+        td_train_shell_read_journal(s);
+    }
+    if (s->journal_end_owed) {
+        s->journal_end_owed = false;
+        td_train_shell_fetch_end(s);
+    }
+    for (uint32_t p = 0; p < TD_SHELL_PARTITIONS_MAX; p++) {
+        if (s->tails[p].end_owed) {
+            s->tails[p].end_owed = false;
+            ask_rollout_end(&s->tails[p]);
         }
     }
 }
@@ -210,10 +248,7 @@ void td_train_shell_read_rollout(struct td_train_shell *s, const struct td_train
         td_log_reader_close(t->reader);
         *t = (struct td_rollout_tail){.shell = s, .partition = p, .scan = x->seq, .scan_until = -1};
         t->reader = td_log_read(s->config.rollouts, p, from_of(x, p), &fns, t);
-        struct scan_call *c = td_alloc(sizeof *c);
-        *c = (struct scan_call){t, t->scan};
-        s->busy++;
-        td_log_bounds(s->config.rollouts, p, on_rollout_end, c);
+        ask_rollout_end(t);
     }
 }
 

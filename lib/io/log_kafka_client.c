@@ -109,12 +109,8 @@ enum td_rc td_kafka_fail(struct td_err *err, int code, struct td_kafka_client *c
         }
         pthread_mutex_unlock(&client->mutex);
     }
-    enum td_rc rc = td_fail(err, rc_of(code), "%s: %s%s%s", what, rd_kafka_err2str(code),
-                            trouble[0] ? "; the client says: " : "", trouble);
-    if (err) {
-        err->retriable = td_kafka_passes(code);
-    }
-    return rc;
+    return td_fail(err, rc_of(code), "%s: %s%s%s", what, rd_kafka_err2str(code),
+                   trouble[0] ? "; the client says: " : "", trouble);
 }
 
 // ---- the settings file

@@ -61,7 +61,7 @@ void td_kafka_delivered(void *user, const struct rd_kafka_message_s *message);
 // Whether waiting may help against an error of librdkafka.
 bool td_kafka_passes(int code);
 // Sets *err from an error of librdkafka; adds what the client complained about of late (client may
-// be NULL). retriable: see td_kafka_passes; these have the code TD_ETIMEOUT.
+// be NULL). Those that pass are TD_ETIMEOUT, which is retriable.
 enum td_rc td_kafka_fail(struct td_err *err, int code, struct td_kafka_client *client,
                          const char *fmt, ...) TD_PRINTF(4, 5);
 int64_t td_kafka_timeout(const struct td_log_kafka_opts *opts);

@@ -28,7 +28,12 @@ struct memory {
     uint32_t partition_count;
     bool injected, landed; // loop thread
     enum td_log_outcome outcome;
+    bool outage; // guarded by the mutex
 };
+
+static enum td_rc no_answer(struct td_err *err) {
+    return td_fail(err, TD_ETIMEOUT, "no answer");
+}
 
 static void append(struct memory *memory, struct td_log_op *op) {
     struct partition *part = &memory->partitions[op->partition];
@@ -66,7 +71,10 @@ static void execute(void *backend, struct td_log_op *op) {
     pthread_mutex_lock(&memory->mutex);
     for (; op; op = op->next) {
         struct partition *part = &memory->partitions[op->partition];
-        if (op->type == TD_LOG_OP_APPEND) {
+        if (memory->outage) {
+            op->outcome = TD_LOG_UNKNOWN;
+            op->rc = no_answer(&op->err);
+        } else if (op->type == TD_LOG_OP_APPEND) {
             append(memory, op);
         } else if (op->type == TD_LOG_OP_TRIM) {
             trim(part, op);
@@ -82,6 +90,11 @@ static void fetch(void *backend, uint32_t partition, int64_t from, struct td_log
     struct memory *memory = backend;
     struct partition *part = &memory->partitions[partition];
     pthread_mutex_lock(&memory->mutex);
+    if (memory->outage) {
+        batch->first = from;
+        pthread_mutex_unlock(&memory->mutex);
+        return;
+    }
     batch->gap = from != TD_LOG_FROM_START && (from < part->start || from > (int64_t)part->count);
     batch->first = batch->gap || from == TD_LOG_FROM_START ? part->start : from;
     for (int64_t i = batch->first; i < (int64_t)part->count; i++) {
@@ -102,7 +115,9 @@ static enum td_rc read_one(void *backend, uint32_t partition, int64_t offset, ui
     struct partition *part = &memory->partitions[partition];
     enum td_rc rc = TD_OK;
     pthread_mutex_lock(&memory->mutex);
-    if (offset < part->start || offset >= (int64_t)part->count) {
+    if (memory->outage) {
+        rc = no_answer(err);
+    } else if (offset < part->start || offset >= (int64_t)part->count) {
         rc = td_fail(err, TD_ENOENT, "no record at offset %lld", (long long)offset);
     } else if (part->records[offset].crc != crc) {
         rc = td_fail(err, TD_ECORRUPT, "offset %lld has CRC %08x, expected %08x", (long long)offset,
@@ -150,4 +165,11 @@ void td_log_memory_inject(struct td_log *log, enum td_log_outcome outcome, bool 
     memory->injected = true;
     memory->outcome = outcome;
     memory->landed = landed;
+}
+
+void td_log_memory_set_outage(struct td_log *log, bool outage) {
+    struct memory *memory = td_log_backend(log);
+    pthread_mutex_lock(&memory->mutex);
+    memory->outage = outage;
+    pthread_mutex_unlock(&memory->mutex);
 }

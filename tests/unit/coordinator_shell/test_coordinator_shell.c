@@ -129,6 +129,15 @@ static void submit(struct rig *r, size_t spec_bytes) {
     td_coordinator_shell_submit(r->shell, &s);
 }
 
+static void pass_ms(struct rig *r, int64_t ms) {
+    int zero = 0;
+    struct wait wait = {r->loop, NULL, &zero, 1, td_clock_ms() + ms};
+    wait.timer = td_timer_new(r->loop, wait_check, &wait);
+    td_timer_start(wait.timer, 0);
+    td_loop_run(r->loop);
+    td_timer_close(wait.timer);
+}
+
 static void test_coordinator_shell_leads(void **state) {
     (void)state;
     struct rig r;
@@ -185,6 +194,27 @@ static void test_coordinator_shell_failed_append(void **state) {
     fini(&r);
 }
 
+// A log that does not answer: nothing stops, and it leads when the log is back.
+static void test_coordinator_shell_outage(void **state) {
+    (void)state;
+    struct rig r = {.loop = new_loop()};
+    r.journal = td_log_memory_new(r.loop, JOURNAL, 1);
+    td_log_memory_set_outage(r.journal, true); // from the first question on
+    start(&r, JOURNAL);
+    pass_ms(&r, 500);
+    assert_true(r.leads == 0 && r.stops == 0);
+    td_log_memory_set_outage(r.journal, false);
+    wait_until(r.loop, &r.leads, 1);
+    td_log_memory_set_outage(r.journal, true); // while it leads, with a record to write
+    submit(&r, 4);
+    pass_ms(&r, 500);
+    assert_true(r.accepted == 0 && r.stops == 0);
+    td_log_memory_set_outage(r.journal, false);
+    wait_until(r.loop, &r.accepted, 1);
+    assert_int_equal(r.stops, 0);
+    fini(&r);
+}
+
 static void test_coordinator_shell_other_journal(void **state) {
     (void)state;
     struct rig r;
@@ -202,14 +232,9 @@ static void test_coordinator_shell_free_at_any_time(void **state) {
     (void)state;
     for (int turns = 0; turns < 12; turns++) {
         struct rig r;
-        int zero = 0;
         make(&r);
         for (int i = 0; i < turns; i++) {
-            struct wait wait = {r.loop, NULL, &zero, 1, td_clock_ms()};
-            wait.timer = td_timer_new(r.loop, wait_check, &wait);
-            td_timer_start(wait.timer, 0);
-            td_loop_run(r.loop);
-            td_timer_close(wait.timer);
+            pass_ms(&r, 0);
         }
         submit(&r, 4);
         drop(&r);
@@ -261,6 +286,7 @@ int main(void) {
         cmocka_unit_test(test_coordinator_shell_refuses),
         cmocka_unit_test(test_coordinator_shell_unknown_outcomes),
         cmocka_unit_test(test_coordinator_shell_failed_append),
+        cmocka_unit_test(test_coordinator_shell_outage),
         cmocka_unit_test(test_coordinator_shell_other_journal),
         cmocka_unit_test(test_coordinator_shell_free_at_any_time),
         cmocka_unit_test(test_coordinator_shell_reports),

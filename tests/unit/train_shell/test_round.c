@@ -293,6 +293,23 @@ static void test_round_of_records(void **state) {
     assert_int_equal(count_fds(), before);
 }
 
+// A log that does not answer has lost nothing: asked again, the round is whole.
+static void test_round_when_the_log_does_not_answer(void **state) {
+    (void)state;
+    struct fixture f;
+    struct td_round *r = NULL;
+    struct td_err err;
+    make(&f, TD_JOB_GRPO, NULL, 1);
+    td_log_memory_set_outage(f.log, true);
+    assert_int_equal(td_round_build(&f.request, &r, &err), TD_ETIMEOUT);
+    assert_true(err.retriable && !r);
+    td_log_memory_set_outage(f.log, false);
+    r = build(&f);
+    assert_int_equal(r->missing_count, 0);
+    td_round_free(r);
+    fini(&f);
+}
+
 // Two ranks share each mini-batch; denominators are those of the whole.
 static void test_round_of_two_ranks(void **state) {
     (void)state;
@@ -530,6 +547,7 @@ static void test_round_dump(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_of_records),
+        cmocka_unit_test(test_round_when_the_log_does_not_answer),
         cmocka_unit_test(test_round_of_two_ranks),
         cmocka_unit_test(test_round_of_many_ranks),
         cmocka_unit_test(test_round_metrics),
