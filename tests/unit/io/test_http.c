@@ -322,10 +322,7 @@ static void test_http_caps_connections(void **state) {
     }
     client_open(&next, w.loop, w.port, &w.ended);
     client_send(&next, "GET / HTTP/1.1\r\n\r\n", 18);
-    struct td_timer *turns = td_timer_new(w.loop, (td_loop_fn *)td_loop_stop, w.loop);
-    td_timer_start(turns, 250);
-    td_loop_run(w.loop);
-    td_timer_close(turns);
+    run_for(w.loop, 250);
     assert_int_equal(w.calls, 0);
     assert_int_equal(cut, 0);
     client_fini(&idle[7]); // goes
@@ -366,10 +363,7 @@ static void test_http_free_with_requests_under_way(void **state) {
     client_open(&large, w.loop, w.port, &cut);
     client_send(&large, "GET /large HTTP/1.1\r\n\r\n", 23);
     td_watch_set(large.watch, 0); // does not read
-    struct td_timer *turns = td_timer_new(w.loop, (td_loop_fn *)td_loop_stop, w.loop);
-    td_timer_start(turns, 50);
-    td_loop_run(w.loop);
-    td_timer_close(turns);
+    run_for(w.loop, 50);
     td_http_free(w.http);
     w.http = NULL;
     td_watch_set(large.watch, TD_LOOP_READ);

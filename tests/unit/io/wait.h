@@ -36,6 +36,18 @@ static inline void wait_until(struct td_loop *loop, const int *value, int target
     }
 }
 
+static inline void wait_stop(void *user) {
+    td_loop_stop(user);
+}
+
+// Lets the loop run for a while.
+static inline void run_for(struct td_loop *loop, int64_t ms) {
+    struct td_timer *timer = td_timer_new(loop, wait_stop, loop);
+    td_timer_start(timer, ms);
+    td_loop_run(loop);
+    td_timer_close(timer);
+}
+
 static inline struct td_loop *new_loop(void) {
     struct td_loop *loop = NULL;
     assert_int_equal(td_loop_new(&loop, NULL), TD_OK);
