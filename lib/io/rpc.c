@@ -208,13 +208,14 @@ grpc_byte_buffer *td_rpc_pack(const ProtobufCMessage *message) {
 }
 
 // A few bytes on the wire can become a large struct: what a message takes in memory has a limit of
-// its own. allocator_data: how much is left.
+// its own. left: how much may still be taken.
 static void *limited_alloc(void *left, size_t size) {
+    enum { OVERHEAD = 32 };
     size_t *n = left;
-    if (size > *n) {
+    if (size > *n || *n - size < OVERHEAD) {
         return NULL;
     }
-    *n -= size;
+    *n -= size + OVERHEAD;
     return td_try_alloc(size);
 }
 

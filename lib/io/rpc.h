@@ -121,7 +121,7 @@ enum td_rc td_rpc_channel_new(struct td_rpc *rpc, const char *address, const str
 void td_rpc_channel_free(struct td_rpc_channel *channel); // accepts NULL
 
 struct td_rpc_outcome {
-    enum td_rpc_status status;
+    enum td_rpc_status status;       // CANCELLED only when it was done here
     const char *text;                // borrowed
     const ProtobufCMessage *message; // unary and OK: the reply, borrowed; else NULL
 };

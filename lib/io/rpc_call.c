@@ -230,6 +230,15 @@ static void drop(struct td_rpc_call *call) {
     release(call);
 }
 
+void td_rpc_calls_stop(struct td_rpc_server *server) {
+    for (struct td_rpc_call *call = server->held, *next; call; call = next) {
+        next = call->next;
+        if (call->entry->reads) {
+            td_rpc_fail(call, TD_RPC_UNAVAILABLE, "the server stops");
+        }
+    }
+}
+
 void td_rpc_calls_drop(struct td_rpc_server *server) {
     while (server->held) {
         server->held->is_closed = true; // nothing is sent, cancelling tells the caller

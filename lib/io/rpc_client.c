@@ -81,6 +81,10 @@ static void end_told(struct td_rpc_request *request) {
     char *text = grpc_slice_to_c_string(request->text);
     outcome.text = text;
     ProtobufCMessage *reply = NULL;
+    if (outcome.status == TD_RPC_CANCELLED) { // not from here: a server that stops does that
+        outcome.status = TD_RPC_UNAVAILABLE;
+        outcome.text = "the server cancelled the call, it stops";
+    }
     if (outcome.status == TD_RPC_OK && !request->opts.message) {
         reply = request->reply ? td_rpc_unpack(request->reply, request->opts.out) : NULL;
         outcome.message = reply;

@@ -101,6 +101,8 @@ struct td_rpc_server {
 void td_rpc_call_arm(struct td_rpc_entry *entry);
 // A call is gone from the server's count.
 void td_rpc_server_call_ended(struct td_rpc_server *server);
+// Calls whose client could go on asking for ever are ended.
+void td_rpc_calls_stop(struct td_rpc_server *server);
 // Every call that a handler has is gone, now.
 void td_rpc_calls_drop(struct td_rpc_server *server);
 
@@ -111,5 +113,10 @@ void td_rpc_health_free(struct td_rpc_health *health); // accepts NULL
 void td_rpc_health_set(struct td_rpc_health *health, const char *service, bool serving);
 // All services are NOT_SERVING for good; those who watch are told, and their calls end.
 void td_rpc_health_stop(struct td_rpc_health *health);
+// TD_EINVAL: opts->descriptors is no FileDescriptorSet. Sets server->reflection.
+enum td_rc td_rpc_reflection_new(struct td_rpc_server *server, struct td_rpc_entry *entries,
+                                 const struct td_rpc_server_opts *opts,
+                                 struct td_err *err) TD_MUST_CHECK;
+void td_rpc_reflection_free(struct td_rpc_reflection *reflection); // accepts NULL
 
 #endif

@@ -8,6 +8,7 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <netdb.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -19,7 +20,8 @@
 
 // ---- methods ----
 
-static void fill_entries(struct td_rpc_server *server, const struct td_rpc_server_opts *opts) {
+static enum td_rc fill_entries(struct td_rpc_server *server, const struct td_rpc_server_opts *opts,
+                               struct td_err *err) {
     size_t n = opts->method_count;
     server->entries = td_alloc_array(n + TD_RPC_HEALTH_METHODS + TD_RPC_REFLECTION_METHODS,
                                      sizeof *server->entries);
@@ -29,8 +31,13 @@ static void fill_entries(struct td_rpc_server *server, const struct td_rpc_serve
             .method = *method, .user = method->user ? method->user : opts->user};
     }
     server->health = td_rpc_health_new(&server->entries[n]);
-    n += TD_RPC_HEALTH_METHODS;
-    server->entry_count = n;
+    server->entry_count = n + TD_RPC_HEALTH_METHODS;
+    if (!opts->descriptors) {
+        return TD_OK;
+    }
+    struct td_rpc_entry *next = &server->entries[server->entry_count];
+    server->entry_count += TD_RPC_REFLECTION_METHODS;
+    return td_rpc_reflection_new(server, next, opts, err);
 }
 
 static void register_entries(struct td_rpc_server *server) {
@@ -72,23 +79,37 @@ static grpc_server *new_core(void) {
 static void on_down(struct td_rpc_tag *tag, bool ok);
 static void on_timer(void *user);
 
+static void release_parts(struct td_rpc_server *server) {
+    if (server->credentials) {
+        grpc_server_credentials_release(server->credentials);
+    }
+    td_rpc_health_free(server->health);
+    td_rpc_reflection_free(server->reflection);
+    td_free(server->entries);
+}
+
+static void destroy(struct td_rpc_server *server) {
+    grpc_server_destroy(server->core);
+    release_parts(server);
+    td_free(server);
+}
+
 enum td_rc td_rpc_server_new(const struct td_rpc_server_opts *opts, struct td_rpc_server **out,
                              struct td_err *err) {
     td_loop_assert(opts->rpc->loop);
-    grpc_server_credentials *credentials = NULL;
-    enum td_rc rc = td_rpc_server_credentials(opts->tls, &credentials, err);
+    struct td_rpc_server *server = td_alloc(sizeof *server);
+    *server = (struct td_rpc_server){
+        .rpc = opts->rpc, .tls = opts->tls != NULL, .down = {.fn = on_down, .owner = server}};
+    enum td_rc rc = td_rpc_server_credentials(opts->tls, &server->credentials, err);
+    rc = rc != TD_OK ? rc : fill_entries(server, opts, err);
     if (rc != TD_OK) {
+        release_parts(server);
+        td_free(server);
         return rc;
     }
-    struct td_rpc_server *server = td_alloc(sizeof *server);
-    *server = (struct td_rpc_server){.rpc = opts->rpc,
-                                     .core = new_core(),
-                                     .credentials = credentials,
-                                     .tls = opts->tls != NULL,
-                                     .down = {.fn = on_down, .owner = server},
-                                     .timer = td_timer_new(opts->rpc->loop, on_timer, server)};
+    server->core = new_core();
+    server->timer = td_timer_new(server->rpc->loop, on_timer, server);
     grpc_server_register_completion_queue(server->core, server->rpc->queue, NULL);
-    fill_entries(server, opts);
     register_entries(server);
     server->rpc->servers++;
     *out = server;
@@ -111,12 +132,6 @@ void td_rpc_server_start(struct td_rpc_server *server) {
 void td_rpc_server_health(struct td_rpc_server *server, const char *service, bool serving) {
     td_loop_assert(server->rpc->loop);
     td_rpc_health_set(server->health, service, serving);
-}
-
-static void destroy(struct td_rpc_server *server) {
-    grpc_server_destroy(server->core);
-    td_free(server->entries);
-    td_free(server);
 }
 
 // The last call and the last connection end in either order.
@@ -155,6 +170,7 @@ static void on_timer(void *user) {
 static void stop(struct td_rpc_server *server) {
     server->stopping = true;
     td_rpc_health_stop(server->health);
+    td_rpc_calls_stop(server);
     td_rpc_tag_begin(server->rpc, &server->down);
     grpc_server_shutdown_and_notify(server->core, server->rpc->queue, &server->down);
 }
@@ -180,8 +196,6 @@ void td_rpc_server_free(struct td_rpc_server *server) {
     }
     td_rpc_calls_drop(server);
     td_timer_close(server->timer);
-    td_rpc_health_free(server->health);
-    grpc_server_credentials_release(server->credentials);
     for (size_t i = 0; i < server->lock_count; i++) {
         close(server->locks[i]);
     }
@@ -214,10 +228,15 @@ static enum td_rc try_bind(const struct addrinfo *to, const char *address, struc
     return errnum == 0 ? TD_OK : td_fail_errno(err, errnum, "cannot listen at %s", address);
 }
 
+static bool is_port(const char *text) {
+    size_t n = strspn(text, "0123456789");
+    return n >= 1 && n <= 5 && text[n] == '\0' && strtol(text, NULL, 10) <= UINT16_MAX;
+}
+
 static enum td_rc check_port(const char *address, struct td_err *err) {
     const char *colon = strrchr(address, ':');
     size_t n = colon ? (size_t)(colon - address) : 0;
-    if (n == 0 || colon[1] == '\0' || strspn(colon + 1, "0123456789") != strlen(colon + 1)) {
+    if (n == 0 || !is_port(colon + 1)) {
         return td_fail(err, TD_EINVAL, "%s is no address: write HOST:PORT or unix:PATH", address);
     }
     bool brackets = address[0] == '[' && address[n - 1] == ']';

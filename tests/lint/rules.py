@@ -9,6 +9,7 @@ FILE_LINES, FUNCTION_LINES, PARAMS, NESTING, COLUMNS = 800, 70, 6, 4, 100
 
 # folder: what its files may include, besides the folder itself. The longest prefix counts.
 LAYERS = {
+    "proto": ["lib/base"],
     "lib/base": [],
     "lib/spec": ["lib/base", "proto"],
     "lib/journal": ["lib/base", "proto"],
@@ -43,7 +44,7 @@ PRINTERS = ("cli/", "tests/", "bench/", "lib/base/trace.c", "lib/base/check.c", 
             "workers/main.c")  # its usage line
 # Included several times on purpose.
 UNGUARDED = ("workers/backend/cpu/kernels_",)
-LIBRARIES = re.compile(r"\b(event_\w+|evtimer_\w+|evhttp\w*|evutil\w*|bufferevent\w*|grpc_\w+|"
+LIBRARIES = re.compile(r"\b(event_\w+|evtimer_\w+|evhttp\w*|evutil\w*|bufferevent\w*|grpc_(?!_)\w+|"
                        r"redis[A-Z]\w+|hiredis\w*|rd_kafka\w*)\b")
 LIBRARY_HEADERS = re.compile(r'#\s*include\s*[<"](event2?/|event\.h|grpc|hiredis|librdkafka)')
 

@@ -1,6 +1,8 @@
 // See rpc_world.h.
 #include "tests/unit/io/rpc_world.h"
 
+#include "proto/descriptors.h"
+
 static void reply_job(struct td_rpc_call *call, uint64_t id, const char *cause) {
     Tandem__V1__Job job = TANDEM__V1__JOB__INIT;
     job.id = id;
@@ -62,7 +64,7 @@ void answer_later(struct world *world) {
     world->held = NULL;
 }
 
-static enum td_rc send_event(struct world *world, struct td_rpc_call *call, struct td_err *err) {
+enum td_rc send_event(struct world *world, struct td_rpc_call *call, struct td_err *err) {
     char *text = td_alloc(world->big_bytes + 1);
     memset(text, 'x', world->big_bytes);
     Tandem__V1__Job job = TANDEM__V1__JOB__INIT;
@@ -103,21 +105,9 @@ static void on_gone(void *user, struct td_rpc_call *call) {
     world->gone++;
 }
 
-struct td_rpc_method get_method(void) {
-    return (struct td_rpc_method){.path = GET_PATH,
-                                  .in = &tandem__v1__get_job_request__descriptor,
-                                  .out = &tandem__v1__job__descriptor,
-                                  .call = on_get,
-                                  .gone = on_gone};
-}
-
-struct td_rpc_method watch_method(void) {
-    return (struct td_rpc_method){.path = WATCH_PATH,
-                                  .in = &tandem__v1__watch_job_request__descriptor,
-                                  .out = &tandem__v1__job_event__descriptor,
-                                  .streams = true,
-                                  .call = on_watch,
-                                  .gone = on_gone};
+static void on_submit(void *user, struct td_rpc_call *call, const ProtobufCMessage *message) {
+    ((struct world *)user)->calls++;
+    reply_job(call, strlen(((const Tandem__V1__SubmitJobRequest *)message)->job_file), "");
 }
 
 void world_connect(struct world *world, const struct td_rpc_tls *tls) {
@@ -127,19 +117,45 @@ void world_connect(struct world *world, const struct td_rpc_tls *tls) {
     }
 }
 
-void world_begin(struct world *world, const struct td_rpc_tls *tls) {
-    *world = (struct world){.loop = new_loop()};
-    struct td_err err = {0};
-    assert_int_equal(td_rpc_new(world->loop, &world->rpc, &err), TD_OK);
-    const struct td_rpc_method methods[] = {get_method(), watch_method()};
+struct td_rpc_server *new_server(struct world *world, const struct td_rpc_tls *tls) {
+    const struct td_rpc_method methods[] = {
+        {.path = GET_PATH,
+         .in = &tandem__v1__get_job_request__descriptor,
+         .out = &tandem__v1__job__descriptor,
+         .call = on_get,
+         .gone = on_gone},
+        {.path = WATCH_PATH,
+         .in = &tandem__v1__watch_job_request__descriptor,
+         .out = &tandem__v1__job_event__descriptor,
+         .streams = true,
+         .call = on_watch,
+         .gone = on_gone},
+        {.path = SUBMIT_PATH,
+         .in = &tandem__v1__submit_job_request__descriptor,
+         .out = &tandem__v1__job__descriptor,
+         .call = on_submit},
+    };
     struct td_rpc_server_opts opts = {.rpc = world->rpc,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof *methods,
                                       .tls = tls,
                                       .user = world};
+    opts.descriptors = td_proto_descriptors(&opts.descriptors_bytes);
+    struct td_rpc_server *server = NULL;
+    struct td_err err = {0};
+    if (td_rpc_server_new(&opts, &server, &err) != TD_OK) {
+        fail_msg("%s", err.msg);
+    }
+    return server;
+}
+
+void world_begin(struct world *world, const struct td_rpc_tls *tls) {
+    *world = (struct world){.loop = new_loop()};
+    struct td_err err = {0};
+    assert_int_equal(td_rpc_new(world->loop, &world->rpc, &err), TD_OK);
+    world->server = new_server(world, tls);
     int port = 0;
-    if (td_rpc_server_new(&opts, &world->server, &err) != TD_OK ||
-        td_rpc_server_listen(world->server, "127.0.0.1:0", &port, &err) != TD_OK) {
+    if (td_rpc_server_listen(world->server, "127.0.0.1:0", &port, &err) != TD_OK) {
         fail_msg("%s", err.msg);
     }
     assert_true(port > 0);
@@ -157,7 +173,7 @@ void world_end(struct world *world) {
     td_loop_free(world->loop);
 }
 
-static void on_done(void *user, const struct td_rpc_outcome *outcome) {
+void on_result(void *user, const struct td_rpc_outcome *outcome) {
     struct result *result = user;
     result->done++;
     result->status = outcome->status;
@@ -181,7 +197,7 @@ struct td_rpc_request *get_job(struct world *world, uint64_t id, int64_t deadlin
                                                         .request = &request.base,
                                                         .out = &tandem__v1__job__descriptor,
                                                         .deadline_ms = deadline_ms,
-                                                        .done = on_done,
+                                                        .done = on_result,
                                                         .user = result});
 }
 
@@ -203,7 +219,19 @@ struct td_rpc_request *watch_job(struct world *world, uint64_t id, int64_t deadl
                                                         .out = &tandem__v1__job_event__descriptor,
                                                         .deadline_ms = deadline_ms,
                                                         .message = on_event,
-                                                        .done = on_done,
+                                                        .done = on_result,
+                                                        .user = result});
+}
+
+struct td_rpc_request *submit_job(struct world *world, const Tandem__V1__SubmitJobRequest *job,
+                                  struct result *result) {
+    *result = (struct result){0};
+    return td_rpc_request(world->channel,
+                          &(struct td_rpc_request_opts){.path = SUBMIT_PATH,
+                                                        .request = &job->base,
+                                                        .out = &tandem__v1__job__descriptor,
+                                                        .deadline_ms = -1,
+                                                        .done = on_result,
                                                         .user = result});
 }
 

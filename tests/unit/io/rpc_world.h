@@ -1,5 +1,6 @@
 // A server and a channel to it on one loop, for the tests of rpc.h. The methods are those of
-// tandem.v1.Jobs, GetJob (unary) and WatchJob (stream); what they do depends on the job's id.
+// tandem.v1.Jobs: GetJob (unary) and WatchJob (stream) do what the job's id says, SubmitJob answers
+// with the length of the job file.
 #ifndef TD_TESTS_IO_RPC_WORLD_H
 #define TD_TESTS_IO_RPC_WORLD_H
 
@@ -23,18 +24,19 @@ enum {
 
 #define GET_PATH "/tandem.v1.Jobs/GetJob"
 #define WATCH_PATH "/tandem.v1.Jobs/WatchJob"
+#define SUBMIT_PATH "/tandem.v1.Jobs/SubmitJob"
 
 struct world {
     struct td_loop *loop;
     struct td_rpc *rpc;
     struct td_rpc_server *server;
     struct td_rpc_channel *channel;
-    char address[64];
+    char address[128];
     struct td_rpc_call *held; // a call that was not answered
     int calls, gone, stopped;
     size_t big_bytes, text_bytes;
-    int sent; // events of a flood
-    char peer[128], subject[64];
+    int sent;                    // events of a flood
+    char peer[128], subject[64]; // of the last call of GetJob
 };
 
 // What became of a request.
@@ -46,8 +48,9 @@ struct result {
     int messages, done;
 };
 
-struct td_rpc_method get_method(void);
-struct td_rpc_method watch_method(void);
+// A server with the three methods and reflection that does not listen yet.
+struct td_rpc_server *new_server(struct world *world, const struct td_rpc_tls *tls);
+// A server that listens on some port of the loopback, and, when it has no TLS, a channel to it.
 void world_begin(struct world *world, const struct td_rpc_tls *tls);
 void world_connect(struct world *world, const struct td_rpc_tls *tls);
 // Frees channel and server without a stop, then the rest.
@@ -56,7 +59,12 @@ struct td_rpc_request *get_job(struct world *world, uint64_t id, int64_t deadlin
                                struct result *result);
 struct td_rpc_request *watch_job(struct world *world, uint64_t id, int64_t deadline_ms,
                                  struct result *result);
+struct td_rpc_request *submit_job(struct world *world, const Tandem__V1__SubmitJobRequest *job,
+                                  struct result *result);
+void on_result(void *user, const struct td_rpc_outcome *outcome); // user: struct result
 void wait_for(struct world *world, struct result *result);
+// Sends an event with big_bytes on a stream.
+enum td_rc send_event(struct world *world, struct td_rpc_call *call, struct td_err *err);
 // Answers the call that is held.
 void answer_later(struct world *world);
 void on_stopped(void *user);
