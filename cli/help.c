@@ -10,7 +10,9 @@ static int print_commands(void) {
         printf("  tandem %-9s %s\n", c->name, c->summary);
     }
     printf("\n`tandem help COMMAND` shows its arguments, `tandem help KEY` a key of the job file.\n"
-           "Exit status: 0 fine, 1 failed, 2 wrong usage or job file, 130 interrupted.\n");
+           "Exit status: 0 fine, 1 failed, 2 wrong usage or job file, 3 not found,\n"
+           "4 no coordinator in time, 5 not authorised, 6 the job was cancelled,\n"
+           "124 waited long enough, 130 interrupted.\n");
     return TD_CLI_OK;
 }
 
@@ -62,8 +64,7 @@ int td_cli_help(int argc, char **argv) {
     }
     for (const struct td_cli_command *c = td_cli_commands(); c->name; c++) {
         if (strcmp(c->name, argv[1]) == 0) {
-            td_cli_print_usage(c, stdout);
-            printf("  %s\n", c->summary);
+            td_cli_print_help(c);
             return TD_CLI_OK;
         }
     }

@@ -29,8 +29,7 @@ int td_cli_job_args(int argc, char **argv, struct td_cli_job_args *out) {
     return TD_CLI_OK;
 }
 
-// Patterns are compiled by those who use them; a job file with a wrong one is wrong now.
-static enum td_rc check_rewards(const struct td_job_spec *spec, struct td_err *err) {
+enum td_rc td_cli_check_rewards(const struct td_job_spec *spec, struct td_err *err) {
     size_t n = (size_t)spec->tandem.reward_count;
     struct td_reward_rule *rules = td_alloc_array(n + 1, sizeof *rules);
     struct td_rewards *rewards = NULL;
@@ -51,7 +50,7 @@ static int validate(const struct td_cli_job_args *args) {
     enum td_rc rc = td_job_spec_load(args->path, args->overrides, (size_t)args->override_count,
                                      &spec, &notes, &err);
     fputs(td_buf_str(&notes.errors), stderr);
-    if (rc == TD_OK && check_rewards(spec, &err) != TD_OK) {
+    if (rc == TD_OK && td_cli_check_rewards(spec, &err) != TD_OK) {
         rc = TD_EINVAL;
         fprintf(stderr, "%s: %s\n", args->path, err.msg);
     }

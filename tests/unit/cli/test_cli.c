@@ -1,57 +1,15 @@
 // The commands that run nothing: what they print, where, and their exit status.
-#include "tests/unit/cmocka_all.h"
+#include "tests/unit/cli/command.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-#include "lib/base/file.h"
-#include "lib/base/mem.h"
 
 #define JOB                                                                                        \
     "data: {train_files: t.jsonl, train_batch_size: 256}\n"                                        \
     "actor_rollout_ref: {model: {path: m}, rollout: {n: 4, name: vllm}}\n"
 
-enum { ARGS_MAX = 8 };
-
-struct run {
-    int status;
-    struct td_buf out, err;
-};
-
 static char dir[] = "/tmp/tandem-test-XXXXXX";
-
-static void read_back(const char *name, struct td_buf *into) {
-    struct td_err err = {0};
-    assert_int_equal(td_file_read(name, 1 << 20, into, &err), TD_OK);
-}
-
-// Runs tandem in dir with output to files.
-static struct run run(const char *const *args) {
-    struct run r = {0};
-    char *argv[ARGS_MAX + 2] = {(char *)"tandem"};
-    for (int i = 0; args[i]; i++) {
-        argv[i + 1] = (char *)args[i];
-    }
-    pid_t pid = fork();
-    if (pid == 0) {
-        int out = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        int err = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        if (dup2(out, 1) == 1 && dup2(err, 2) == 2) {
-            execv(TD_TEST_TANDEM, argv);
-        }
-        _exit(127);
-    }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    r.status = WEXITSTATUS(status);
-    read_back("out", &r.out);
-    read_back("err", &r.err);
-    return r;
-}
 
 static int enter_dir(void **state) {
     struct td_err err = {0};
@@ -126,8 +84,7 @@ static void test_cli_commands(void **state) {
             (!rows[i].err && *err)) {
             fail_msg("row %zu: status %d\n%s\n%s", i, r.status, out, err);
         }
-        td_buf_fini(&r.out);
-        td_buf_fini(&r.err);
+        run_fini(&r);
     }
 }
 
