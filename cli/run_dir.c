@@ -220,7 +220,8 @@ static enum td_rc scan_journal(struct td_loop *loop, struct td_run_dir *d, struc
 
 // Said once and before anything is started.
 static enum td_rc check_sockets(const struct td_run_dir *d, struct td_err *err) {
-    char *longest = td_asprintf("%s/workers/rollout-%d.sock", d->path, TD_POOL_WORKERS_MAX - 1);
+    char *longest = td_asprintf("%s/workers/train-%d.sock" TD_IPC_WEIGHTS_SUFFIX, d->path,
+                                TD_POOL_WORKERS_MAX - 1);
     enum td_rc rc = td_ipc_check_path(longest, err);
     td_free(longest);
     return rc == TD_OK ? TD_OK : TD_EINVAL;

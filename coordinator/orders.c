@@ -46,6 +46,17 @@ static Tandem__Sync__Unit *draft_unit(struct draft *d, uint64_t job, const struc
     return m;
 }
 
+// Borrowed from the report.
+static void draft_sources(struct draft *d, const struct td_coordinator *c,
+                          const struct td_job_state *j) {
+    const struct td_member *m = td_co_trainer(c, j);
+    const Tandem__Sync__TrainReport *t = m ? m->report->train : NULL;
+    if (t && t->job == j->job->job) {
+        d->orders.n_target_sources = t->n_weights;
+        d->orders.target_sources = t->weights;
+    }
+}
+
 static void draft_rollout(struct draft *d, struct td_coordinator *c, const struct td_member *m) {
     const struct td_job_state *j = td_co_job_of_member(c, m);
     if (!j) {
@@ -57,6 +68,7 @@ static void draft_rollout(struct draft *d, struct td_coordinator *c, const struc
     o->job = job->id;
     o->has_target = td_co_target(c, j, &target, &o->target_digest);
     o->target = o->has_target ? draft_version(d, target) : NULL;
+    draft_sources(d, c, j);
     o->units = take(d, job->unit_count * sizeof *o->units);
     for (size_t i = 0; i < job->unit_count; i++) {
         if (job->units[i].member == m->id) {

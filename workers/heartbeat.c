@@ -31,8 +31,9 @@ struct td_heartbeat {
     _Atomic uint32_t open_sequences;
 };
 
-static const char *const doing_names[] = {"idle",   "setup", "ring",    "load",     "prep", "step",
-                                          "finish", "save",  "prepare", "generate", "score"};
+static const char *const doing_names[] = {"idle", "setup",   "ring",     "load",
+                                          "prep", "step",    "finish",   "save",
+                                          "pull", "prepare", "generate", "score"};
 _Static_assert(sizeof doing_names / sizeof *doing_names == TD_DOING_COUNT, "a name for each");
 
 static void beat(struct td_heartbeat *h) {
@@ -69,7 +70,7 @@ static void *beat_loop(void *arg) {
         int64_t alone = atomic_load(&h->alone_since_ms);
         if (alone && td_clock_ms() - alone > h->grace_ms && !somebody_waits(h)) {
             td_trace_warn("no controller came back", "grace_ms=%lld", (long long)h->grace_ms);
-            unlink(h->socket_path);
+            td_ipc_unlink(h->socket_path);
             _exit(0);
         }
         struct timespec until;

@@ -20,6 +20,7 @@ enum td_doing {
     TD_DOING_STEP,
     TD_DOING_FINISH,
     TD_DOING_SAVE,
+    TD_DOING_PULL,
     TD_DOING_PREPARE,
     TD_DOING_GENERATE,
     TD_DOING_SCORE,
@@ -28,7 +29,7 @@ enum td_doing {
 
 struct td_heartbeat;
 
-// grace_ms: how long to live without a controller; then the socket is removed and the process
+// grace_ms: how long to live without a controller; then its sockets are removed and the process
 // exits, unless somebody waits at the listener for the command thread to be free. socket_path is
 // borrowed for good, listener until stopped. Starts the thread.
 struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_path, int listener);

@@ -9,13 +9,15 @@
 #include "workers/worker.h"
 
 static int usage(void) {
-    static const char text[] = "usage: tandem-worker --socket PATH [--grace-s N] [--verbose]\n";
+    static const char text[] =
+        "usage: tandem-worker --socket PATH [--host NAME] [--grace-s N] [--verbose]\n";
     fputs(text, stderr);
     return 2;
 }
 
 int main(int argc, char **argv) {
     static const struct option options[] = {{"socket", required_argument, NULL, 's'},
+                                            {"host", required_argument, NULL, 'h'},
                                             {"grace-s", required_argument, NULL, 'g'},
                                             {"verbose", no_argument, NULL, 'v'},
                                             {0}};
@@ -24,6 +26,9 @@ int main(int argc, char **argv) {
         switch (c) {
         case 's':
             config.socket_path = optarg;
+            break;
+        case 'h':
+            config.host = optarg;
             break;
         case 'g':
             config.grace_ms = strtol(optarg, NULL, 10) * 1000;

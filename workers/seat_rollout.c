@@ -1,8 +1,10 @@
 // The rollout seat: frames to the generation engine. Weights are a mapped snapshot, used in place;
-// the next version is prepared and verified beside the current one and flipped to when nothing is
+// the next version is pulled and verified beside the current one and flipped to when nothing is
 // open.
 #include <string.h>
+#include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "workers/settings.h"
 #include "workers/worker_int.h"
@@ -55,15 +57,36 @@ static bool is_version(const struct td_rollout_weights *x, const Tandem__Worker_
     return x && x->map.lineage == v->lineage && x->map.step == v->step;
 }
 
-static enum td_rc on_prepare(struct td_worker *w, const Tandem__Worker__Prepare *m, int fd,
+static enum td_rc pull(struct td_worker *w, const Tandem__Worker__Prepare *m,
+                       struct td_snapshot *out, struct td_err *err) {
+    int fd = -1;
+    const struct td_weights_want want = {
+        .sources = (const char *const *)m->sources,
+        .count = m->n_sources,
+        .step = m->version->step,
+        .digest = m->digest,
+        .bytes = td_snapshot_bytes((uint64_t)td_model_elements(w->model)),
+        .deadline_ms = td_clock_ms() + (int64_t)m->deadline_ms,
+    };
+    td_heartbeat_doing(w->heartbeat, TD_DOING_PULL);
+    enum td_rc rc = td_weights_pull(&want, &fd, err);
+    td_heartbeat_doing(w->heartbeat, TD_DOING_PREPARE);
+    if (rc == TD_OK) {
+        rc = td_snapshot_map(fd, out, err);
+        close(fd);
+    }
+    return rc;
+}
+
+static enum td_rc on_prepare(struct td_worker *w, const Tandem__Worker__Prepare *m,
                              struct td_err *err) {
     struct td_rollout_seat *s = &w->rollout;
     struct td_rollout_weights *x = td_alloc(sizeof *x);
-    enum td_rc rc = td_snapshot_map(fd, &x->map, err);
+    const int64_t elements = td_model_elements(w->model);
+    enum td_rc rc = pull(w, m, &x->map, err);
     if (rc != TD_OK) {
         goto out;
     }
-    int64_t elements = td_model_elements(w->model);
     if (x->map.elements != (uint64_t)elements || x->map.step != m->version->step) {
         rc = td_fail(err, TD_ECORRUPT,
                      "snapshot of version (%llu, %llu) with %llu elements, not %lld",
@@ -164,17 +187,14 @@ static enum td_rc on_score(struct td_worker *w, const Tandem__Worker__Score *m, 
     return rc;
 }
 
-enum td_rc td_rollout_seat_handle(struct td_worker *w, const td_frame *f, const int *fds,
-                                  struct td_reply *r, struct td_err *err) {
+enum td_rc td_rollout_seat_handle(struct td_worker *w, const td_frame *f, struct td_reply *r,
+                                  struct td_err *err) {
     struct td_generator *g = w->rollout.generator;
     td_reply_done(r);
     switch ((int)f->body_case) {
     case TANDEM__WORKER__FRAME__BODY_PREPARE:
-        td_heartbeat_doing(w->heartbeat, TD_DOING_PREPARE);
-        if (f->fds != 1 || !f->prepare->version) {
-            return td_fail(err, TD_EINVAL, "Prepare without its snapshot or version");
-        }
-        return on_prepare(w, f->prepare, fds[0], err);
+        return f->prepare->version ? on_prepare(w, f->prepare, err)
+                                   : td_fail(err, TD_EINVAL, "Prepare without a version");
     case TANDEM__WORKER__FRAME__BODY_FLIP:
         return f->flip->version ? on_flip(w, f->flip, err)
                                 : td_fail(err, TD_EINVAL, "Flip without a version");

@@ -1,5 +1,5 @@
-// The train seat: frames to the train engine. Keeps the snapshots of its last versions, so that the
-// head's weights can be served while the next round is already under way.
+// The train seat: frames to the train engine. Serves the snapshots of its last versions, so that
+// the head's weights can be had while the next round is already under way.
 #include <string.h>
 #include <unistd.h>
 
@@ -34,53 +34,45 @@ enum td_rc td_train_seat_new(struct td_worker *w, const Tandem__Worker__Setup *m
     if (rc == TD_OK && m->size > 1) {
         rc = td_comm_listen("127.0.0.1", &s->listener, &s->address, err);
     }
+    if (rc == TD_OK) {
+        char *path = td_asprintf("%s" TD_IPC_WEIGHTS_SUFFIX, w->config->socket_path);
+        rc = td_weights_server_new(path, w->config->host, &s->server, err);
+        td_free(path);
+    }
     return rc;
 }
 
 void td_train_seat_init(struct td_train_seat *s) {
     s->finished_ref_offset = -1;
-    for (int i = 0; i < TD_SNAPSHOTS_KEPT; i++) {
-        s->held[i].fd = -1;
-    }
 }
 
 void td_train_seat_fini(struct td_train_seat *s) {
     td_trainer_free(s->trainer);
     td_comm_free(s->comm);
     td_comm_listener_free(s->listener);
+    td_weights_server_free(s->server);
     td_free(s->address);
-    for (int i = 0; i < TD_SNAPSHOTS_KEPT; i++) {
-        if (s->held[i].fd >= 0) {
-            close(s->held[i].fd);
-        }
-    }
     *s = (struct td_train_seat){0};
     td_train_seat_init(s);
 }
 
-// Makes the snapshot of the version just reached; the oldest one goes.
-static enum td_rc hold_version(struct td_worker *w, const struct td_train_status *st,
-                               struct td_err *err) {
+// Makes the snapshot of the version just reached and serves it.
+static enum td_rc serve_version(struct td_worker *w, const struct td_train_status *st,
+                                struct td_err *err) {
     struct td_train_seat *s = &w->train;
     struct td_snapshot snap = {.lineage = st->lineage,
                                .step = st->step,
                                .digest = s->weight_digest,
                                .elements = (uint64_t)td_model_elements(w->model),
                                .flat = td_trainer_weights(s->trainer)->flat.p};
-    struct td_held_snapshot held = {.lineage = st->lineage,
-                                    .step = st->step,
-                                    .digest = s->weight_digest,
-                                    .bytes = snap.elements * sizeof(float)};
-    enum td_rc rc = td_snapshot_write(&snap, &held.fd, err);
+    int fd = -1;
+    enum td_rc rc = td_snapshot_write(&snap, &fd, err);
     if (rc != TD_OK) {
         return rc;
     }
-    if (s->held[0].fd >= 0) {
-        close(s->held[0].fd);
-    }
-    memmove(s->held, s->held + 1, sizeof s->held[0] * (TD_SNAPSHOTS_KEPT - 1));
-    s->held[TD_SNAPSHOTS_KEPT - 1] = held;
-    return TD_OK;
+    rc = td_weights_serve(s->server, snap.step, snap.digest, fd, err);
+    close(fd);
+    return rc;
 }
 
 static void point_at_metrics(struct td_reply *r) {
@@ -132,7 +124,7 @@ static enum td_rc reach_version(struct td_worker *w, int64_t ref_offset, uint32_
     td_trainer_digest(s->trainer, &s->weight_digest, &s->state_digest);
     struct td_train_status st;
     td_trainer_status(s->trainer, &st);
-    enum td_rc rc = hold_version(w, &st, err);
+    enum td_rc rc = serve_version(w, &st, err);
     if (rc != TD_OK) {
         return rc;
     }
@@ -239,30 +231,6 @@ static enum td_rc on_step(struct td_worker *w, const Tandem__Worker__Step *m, st
     return rc;
 }
 
-static enum td_rc on_snapshot(struct td_worker *w, const Tandem__Worker__Snapshot *m,
-                              struct td_reply *r, struct td_err *err) {
-    for (int i = 0; i < TD_SNAPSHOTS_KEPT; i++) {
-        const struct td_held_snapshot *h = &w->train.held[i];
-        if (h->fd < 0 || h->digest != m->digest || h->step != m->version->step) {
-            continue;
-        }
-        tandem__worker__version__init(&r->version);
-        r->version.lineage = m->version->lineage;
-        r->version.step = h->step;
-        tandem__worker__snapshotted__init(&r->snapshotted);
-        r->snapshotted.version = &r->version;
-        r->snapshotted.digest = h->digest;
-        r->snapshotted.bytes = h->bytes;
-        r->frame.body_case = TANDEM__WORKER__FRAME__BODY_SNAPSHOTTED;
-        r->frame.snapshotted = &r->snapshotted;
-        r->fd = h->fd;
-        return TD_OK;
-    }
-    return td_fail(err, TD_ENOENT, "no snapshot of version (%llu, %llu) with digest %016llx",
-                   (unsigned long long)m->version->lineage, (unsigned long long)m->version->step,
-                   (unsigned long long)m->digest);
-}
-
 static enum td_rc on_save(struct td_worker *w, const Tandem__Worker__Save *m, struct td_reply *r,
                           struct td_err *err) {
     int count = 0;
@@ -339,9 +307,6 @@ enum td_rc td_train_seat_handle(struct td_worker *w, const td_frame *f, const in
         td_heartbeat_doing(w->heartbeat, TD_DOING_FINISH);
         return f->finish->key ? on_finish(w, f->finish, r, err)
                               : td_fail(err, TD_EINVAL, "Finish without a key");
-    case TANDEM__WORKER__FRAME__BODY_SNAPSHOT:
-        return f->snapshot->version ? on_snapshot(w, f->snapshot, r, err)
-                                    : td_fail(err, TD_EINVAL, "Snapshot without a version");
     case TANDEM__WORKER__FRAME__BODY_DIGEST:
         return on_digest(w, r, err);
     case TANDEM__WORKER__FRAME__BODY_SAVE:
@@ -375,20 +340,7 @@ void td_train_seat_status(struct td_worker *w, struct td_reply *r) {
     out->finished_ref_offset = s->finished_ref_offset;
     out->finished_ref_crc = s->finished_ref_crc;
     out->ring_address = s->address ? s->address : out->ring_address;
-    for (int i = 0; i < TD_SNAPSHOTS_KEPT; i++) {
-        if (s->held[i].fd < 0) {
-            continue;
-        }
-        Tandem__Worker__Version *v = &r->versions[out->n_snapshots];
-        tandem__worker__version__init(v);
-        v->lineage = s->held[i].lineage;
-        v->step = s->held[i].step;
-        r->version_digest[out->n_snapshots] = s->held[i].digest;
-        r->version_ptr[out->n_snapshots++] = v;
-    }
-    out->snapshots = r->version_ptr;
-    out->snapshot_digests = r->version_digest;
-    out->n_snapshot_digests = out->n_snapshots;
+    out->weights_address = (char *)td_weights_server_address(s->server);
     r->metrics = s->round;
     point_at_metrics(r);
     out->round_metrics = r->metric_ptr;

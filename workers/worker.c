@@ -128,7 +128,7 @@ static enum td_rc handle(struct td_worker *w, const td_frame *f, const int *fds,
         return td_train_seat_handle(w, f, fds, r, err);
     }
     if (w->rollout.generator) {
-        return td_rollout_seat_handle(w, f, fds, r, err);
+        return td_rollout_seat_handle(w, f, r, err);
     }
     return td_fail(err, TD_ECONFLICT, "no Setup yet");
 }
@@ -287,7 +287,9 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
                       (unsigned long long)td_generator_tokens(w.rollout.generator));
     }
     // First of all: the controller takes the end of its connection for the end of the process.
-    unlink(config->socket_path);
+    td_weights_server_free(w.train.server);
+    w.train.server = NULL;
+    td_ipc_unlink(config->socket_path);
     close(w.listener);
     td_ipc_conn_free(w.conn);
     td_seat_fini(&w);

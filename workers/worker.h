@@ -9,7 +9,8 @@
 #include "lib/base/err.h"
 
 struct td_worker_config {
-    const char *socket_path;
+    const char *socket_path; // absolute; a train seat serves its weights at PATH.weights beside it
+    const char *host;        // under which other machines reach this one; NULL: 127.0.0.1
     int64_t grace_ms;
 };
 

@@ -14,21 +14,18 @@
 #include "workers/engine/train.h"
 #include "workers/heartbeat.h"
 #include "workers/model/model.h"
+#include "workers/weights.h"
+#include "workers/worker.h"
 
-enum { TD_SNAPSHOTS_KEPT = 2, TD_WORKER_ROLE_MAX = 16 };
-
-struct td_held_snapshot {
-    int fd; // −1: none
-    uint64_t lineage, step, digest, bytes;
-};
+enum { TD_WORKER_ROLE_MAX = 16 };
 
 struct td_train_seat {
     struct td_trainer *trainer;
     struct td_comm_listener *listener;
     char *address; // of listener
     struct td_comm *comm;
-    struct td_held_snapshot held[TD_SNAPSHOTS_KEPT]; // oldest first
-    bool finished; // a version was reached, or a base loaded; digests of it:
+    struct td_weights_server *server; // of the last versions reached
+    bool finished;                    // a version was reached, or a base loaded; digests of it:
     uint64_t weight_digest, state_digest;
     int64_t finished_ref_offset; // of the round that led to it; −1: none
     uint32_t finished_ref_crc;
@@ -80,16 +77,13 @@ struct td_reply {
         Tandem__Worker__Done done;
         Tandem__Worker__Stepped stepped;
         Tandem__Worker__Digested digested;
-        Tandem__Worker__Snapshotted snapshotted;
         Tandem__Worker__Saved saved;
         Tandem__Worker__Scored scored;
         Tandem__Worker__Attached attached;
     };
     // room that the bodies above point into
     Tandem__Worker__Status status;
-    Tandem__Worker__Version version, versions[TD_SNAPSHOTS_KEPT];
-    Tandem__Worker__Version *version_ptr[TD_SNAPSHOTS_KEPT];
-    uint64_t version_digest[TD_SNAPSHOTS_KEPT];
+    Tandem__Worker__Version version;
     Tandem__Worker__Metric metric[TD_METRICS_MAX], *metric_ptr[TD_METRICS_MAX];
     Tandem__Worker__SavedFile file[TD_SAVED_FILES_MAX], *file_ptr[TD_SAVED_FILES_MAX];
     struct td_metrics metrics;
@@ -109,7 +103,7 @@ enum td_rc td_train_seat_new(struct td_worker *w, const Tandem__Worker__Setup *m
 void td_train_seat_init(struct td_train_seat *s);
 void td_train_seat_fini(struct td_train_seat *s);
 // All that changes train state is refused unless it is for the right generation, round and version.
-// Ring, Load, Prep, Step, Finish, Snapshot, Save, Digest. fds[0]: the batch of Prep.
+// Ring, Load, Prep, Step, Finish, Save, Digest. fds[0]: the batch of Prep.
 enum td_rc td_train_seat_handle(struct td_worker *w, const td_frame *frame, const int *fds,
                                 struct td_reply *reply, struct td_err *err) TD_MUST_CHECK;
 void td_train_seat_status(struct td_worker *w, struct td_reply *reply);
@@ -117,8 +111,8 @@ void td_train_seat_status(struct td_worker *w, struct td_reply *reply);
 enum td_rc td_rollout_seat_new(struct td_worker *w, const Tandem__Worker__Setup *m,
                                struct td_err *err) TD_MUST_CHECK;
 void td_rollout_seat_fini(struct td_worker *w);
-// Prepare, Flip, Open, Extend, Fork, Generate, Close, Score. fds[0]: the snapshot of Prepare.
-enum td_rc td_rollout_seat_handle(struct td_worker *w, const td_frame *frame, const int *fds,
+// Prepare, Flip, Open, Extend, Fork, Generate, Close, Score.
+enum td_rc td_rollout_seat_handle(struct td_worker *w, const td_frame *frame,
                                   struct td_reply *reply, struct td_err *err) TD_MUST_CHECK;
 void td_rollout_seat_status(struct td_worker *w, struct td_reply *reply);
 // One engine step and the Generated frames it gave. *busy: there is more to do.

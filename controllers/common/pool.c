@@ -178,8 +178,15 @@ static void slot_spawn(struct slot *s) {
     const struct td_pool_config *c = &s->pool->config;
     char grace[24];
     snprintf(grace, sizeof grace, "%lld", (long long)c->grace_s);
-    const char *argv[] = {
-        c->program, "--socket", s->path, "--grace-s", grace, c->verbose ? "--verbose" : NULL, NULL};
+    const char *argv[] = {c->program,
+                          "--socket",
+                          s->path,
+                          "--grace-s",
+                          grace,
+                          "--host",
+                          c->host ? c->host : "127.0.0.1",
+                          c->verbose ? "--verbose" : NULL,
+                          NULL};
     struct td_child_opts opts = {.argv = argv, .on_exit = child_exited, .user = s};
     struct td_err err;
     s->started_ms = now_of(s);
@@ -460,14 +467,14 @@ static void slot_check(struct slot *s) {
     }
 }
 
-// A worker that was killed could not remove its socket file.
+// A worker that was killed could not remove its socket files.
 static void remove_dead_socket(const struct slot *s) {
     struct td_ipc_conn *conn = NULL;
     struct td_err err;
     if (td_ipc_connect(s->path, &conn, &err) == TD_OK) {
         td_ipc_conn_free(conn); // not attached yet: it ends after its grace time
     } else {
-        unlink(s->path);
+        td_ipc_unlink(s->path);
     }
 }
 

@@ -35,6 +35,7 @@ struct td_pool_config {
     const char *dir;     // of the sockets: DIR/NAME-0.sock ...; borrowed for the pool's life
     const char *name;    // train | rollout
     const char *program; // tandem-worker
+    const char *host;    // under which other machines reach the workers; NULL: 127.0.0.1
     int count;
     uint64_t controller, job, journal_id;
     int64_t grace_s, silent_ms, start_ms,

@@ -24,6 +24,13 @@ struct td_rolloutc *td_rolloutc_new(const struct td_rolloutc_config *config) {
     return x;
 }
 
+static void sources_free(char **sources, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        td_free(sources[i]);
+    }
+    td_free(sources);
+}
+
 void td_rolloutc_free(struct td_rolloutc *x) {
     if (!x) {
         return;
@@ -32,6 +39,7 @@ void td_rolloutc_free(struct td_rolloutc *x) {
     td_free((void *)(uintptr_t)x->config.device);
     td_proto_free((void *)(uintptr_t)x->config.index);
     td_units_free(x);
+    sources_free(x->sources, x->source_count);
     td_free(x);
 }
 
@@ -46,6 +54,7 @@ struct td_rolloutc_effect *td_rolloutc_push(struct td_rolloutc_effects *out,
 void td_rolloutc_effects_fini(struct td_rolloutc_effects *out) {
     for (size_t i = 0; i < out->count; i++) {
         td_proto_free(out->items[i].report);
+        sources_free(out->items[i].sources, out->items[i].source_count);
     }
     td_free(out->items);
     *out = (struct td_rolloutc_effects){0};
@@ -81,8 +90,11 @@ static void prepared(struct td_rolloutc *x, const struct td_rolloutc_event *e, i
     }
     if (e->ok || TD_PLANTED(FLIP_UNVERIFIED)) {
         w->prepared = w->preparing;
+        w->failures = 0;
     } else {
-        w->retry_ms = now_ms + x->config.retry_ms;
+        int64_t times = 1LL << w->failures;
+        w->retry_ms = now_ms + x->config.retry_ms * times;
+        w->failures += times < TD_PREPARE_RETRIES_MAX;
     }
     w->preparing.has = false;
 }
@@ -101,6 +113,17 @@ static void flipped(struct td_rolloutc *x, const struct td_rolloutc_event *e, in
     w->prepared.has = false; // after a refusal it is prepared again
 }
 
+// Each worker begins with another source, and with the next one after a failure: they share the
+// load, and one that serves wrong bytes does not hold anybody up.
+static void add_sources(const struct td_rolloutc *x, struct td_rolloutc_effect *e) {
+    size_t first = e->worker + x->seats[e->worker].failures;
+    e->source_count = x->source_count;
+    e->sources = td_alloc_array(x->source_count, sizeof *e->sources);
+    for (size_t i = 0; i < x->source_count; i++) {
+        e->sources[i] = td_strdup(x->sources[(first + i) % x->source_count]);
+    }
+}
+
 // Brings the target to a worker: prepared beside the weights in use, flipped to when its last
 // sequence has ended (mode drain). Workers wait for none of the others.
 static void drive_version(struct td_rolloutc *x, uint32_t worker, int64_t now_ms,
@@ -111,7 +134,7 @@ static void drive_version(struct td_rolloutc *x, uint32_t worker, int64_t now_ms
         return;
     }
     bool ready = td_held_equal(&w->prepared, &x->target);
-    if (ready && w->open) {
+    if (ready ? w->open > 0 : x->source_count == 0) {
         return;
     }
     struct td_rolloutc_effect *e = td_rolloutc_push(out, ready ? TD_RC_FLIP : TD_RC_PREPARE);
@@ -122,6 +145,7 @@ static void drive_version(struct td_rolloutc *x, uint32_t worker, int64_t now_ms
     if (ready) {
         w->flipping = true;
     } else {
+        add_sources(x, e);
         w->preparing = x->target;
     }
 }
@@ -236,12 +260,41 @@ static bool orders_count(struct td_rolloutc *x, const Tandem__Sync__Orders *o) {
     return true;
 }
 
+static bool same_target(const struct td_rolloutc *x, const struct td_held *target,
+                        const Tandem__Sync__Orders *o) {
+    bool same = target->has == x->target.has && o->n_target_sources == x->source_count &&
+                (!target->has || td_held_equal(target, &x->target));
+    for (size_t i = 0; same && i < x->source_count; i++) {
+        same = strcmp(o->target_sources[i], x->sources[i]) == 0;
+    }
+    return same;
+}
+
+// What failed before says nothing about another version, or about other sources.
+static void take_target(struct td_rolloutc *x, const Tandem__Sync__Orders *o) {
+    struct td_held target = {o->has_target, td_proto_to_version(o->target), o->target_digest};
+    if (same_target(x, &target, o)) {
+        return;
+    }
+    x->target = target;
+    sources_free(x->sources, x->source_count);
+    x->source_count = o->n_target_sources;
+    x->sources = td_alloc_array(x->source_count, sizeof *x->sources);
+    for (size_t i = 0; i < x->source_count; i++) {
+        x->sources[i] = td_strdup(o->target_sources[i]);
+    }
+    for (uint32_t i = 0; i < x->config.workers; i++) {
+        x->seats[i].retry_ms = 0;
+        x->seats[i].failures = 0;
+    }
+}
+
 static void take_orders(struct td_rolloutc *x, const Tandem__Sync__Orders *o, int64_t now_ms,
                         struct td_rolloutc_effects *out) {
     if (!orders_count(x, o)) {
         return;
     }
-    x->target = (struct td_held){o->has_target, td_proto_to_version(o->target), o->target_digest};
+    take_target(x, o);
     td_units_orders(x, o, now_ms, out);
 }
 
@@ -298,7 +351,8 @@ static void describe_wait(struct td_rolloutc *x, int64_t now_ms) {
     } else if (!x->target.has) {
         snprintf(text, sizeof text, "the leader to name the weights");
     } else if (!at_target) {
-        snprintf(text, sizeof text, "the weights of step %" PRIu64, x->target.version.step);
+        snprintf(text, sizeof text, "the weights of step %" PRIu64 "%s", x->target.version.step,
+                 x->source_count ? "" : "; no train worker serves them");
     } else if (!x->unit_count) {
         snprintf(text, sizeof text, "units");
     } else if (td_units_retry(x, now_ms)) {

@@ -19,7 +19,7 @@
 
 struct td_rolloutc;
 
-enum { TD_ROLLOUT_WORKERS_MAX = 64 };
+enum { TD_ROLLOUT_WORKERS_MAX = 64, TD_PREPARE_RETRIES_MAX = 8 };
 
 struct td_rolloutc_config {
     uint64_t member; // of this controller, never 0
@@ -30,7 +30,8 @@ struct td_rolloutc_config {
     const Tandem__Journal__DataIndex *index; // what this member's files are; copied; NULL: unknown
     uint64_t expect_journal_id;              // orders of another are passed over; 0: the first seen
     int64_t report_ms;                       // a REPORT at least so often
-    int64_t retry_ms; // after a failure (publish, prepare, score) the next try
+    int64_t retry_ms; // after a failure (publish, prepare, score) the next try; prepare: longer
+                      // each time, up to TD_PREPARE_RETRIES_MAX of it, at once with another target
 };
 
 // ---- events. All pointers are borrowed for the call. ----
@@ -65,7 +66,8 @@ struct td_rolloutc_event {
 
 // ---- effects, in the order in which they are to be executed. ----
 enum td_rolloutc_effect_kind {
-    TD_RC_PREPARE,     // worker, version, digest: hand it the snapshot; verified before PREPARED ok
+    TD_RC_PREPARE,     // worker, version, digest, sources: it pulls the snapshot from one of them;
+                       // verified before PREPARED ok
     TD_RC_FLIP,        // worker, version: no sequence is open there
     TD_RC_START_GROUP, // worker, ticket, job, unit (attempt), eval, group, version, samples
     TD_RC_PUBLISH,     // ticket: append its record; again after an unknown outcome
@@ -77,7 +79,7 @@ struct td_attempt {
     uint64_t term, n;
 };
 
-struct td_rolloutc_effect { // owns report
+struct td_rolloutc_effect { // owns sources, report
     enum td_rolloutc_effect_kind kind;
     uint32_t worker, samples;
     uint64_t ticket, job, digest;
@@ -85,6 +87,8 @@ struct td_rolloutc_effect { // owns report
     bool eval;
     struct td_group group; // as ordered; EVAL: index is the row
     struct td_version version;
+    char **sources; // addresses of workers/weights.h, the first to be asked first
+    size_t source_count;
     Tandem__Sync__Report *report;
 };
 

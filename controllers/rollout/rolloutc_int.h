@@ -19,8 +19,9 @@ struct td_seat {
     struct td_held prepared;  // verified, to be flipped to
     struct td_held preparing; // PREPARE under way
     bool flipping;
-    int64_t retry_ms; // no PREPARE or FLIP before
-    uint32_t open;    // sequences under way
+    int64_t retry_ms;  // no PREPARE or FLIP before
+    uint32_t failures; // of PREPARE, in a row
+    uint32_t open;     // sequences under way
 };
 
 enum td_group_state {
@@ -60,6 +61,8 @@ struct td_rolloutc {
     uint64_t job;                     // known to the shell; 0: none
     uint32_t samples, eval_samples;
     struct td_held target;
+    char **sources; // owned; workers that may serve the target
+    size_t source_count;
     struct td_seat seats[TD_ROLLOUT_WORKERS_MAX];
     struct td_unit *units; // in the order of the orders
     size_t unit_count;

@@ -49,12 +49,24 @@ static void take_metrics(struct td_rank *r, const Tandem__Worker__Metric *const 
     }
 }
 
+static void rank_fini(struct td_rank *r) {
+    td_free(r->metrics);
+    td_free(r->weights);
+    *r = (struct td_rank){0};
+}
+
+void td_ranks_fini(struct td_trainc *x) {
+    for (size_t i = 0; i < TD_TRAIN_RANKS_MAX; i++) {
+        rank_fini(&x->ranks[i]);
+    }
+}
+
 void td_ranks_up(struct td_trainc *x, uint32_t worker, const Tandem__Worker__Status *s) {
     if (worker >= x->config.workers) {
         return;
     }
     struct td_rank *r = &x->ranks[worker];
-    td_free(r->metrics);
+    rank_fini(r);
     *r = (struct td_rank){
         .up = true,
         .set_up = s->set_up,
@@ -72,16 +84,11 @@ void td_ranks_up(struct td_trainc *x, uint32_t worker, const Tandem__Worker__Sta
         .weight_digest = s->weight_digest,
         .state_digest = s->state_digest,
         .finished_ref = {s->finished_ref_offset, s->finished_ref_crc},
+        .weights = s->weights_address[0] ? td_strdup(s->weights_address) : NULL,
     };
     if (s->finished) {
         take_metrics(r, (const Tandem__Worker__Metric *const *)s->round_metrics,
                      s->n_round_metrics);
-    }
-    size_t n = s->n_snapshots < s->n_snapshot_digests ? s->n_snapshots : s->n_snapshot_digests;
-    for (size_t i = n; i > 0 && r->snapshot_count < TD_SNAPSHOTS_SEEN_MAX; i--) {
-        // The newest ones count when there are more.
-        r->snapshots[r->snapshot_count].step = s->snapshots[i - 1]->step;
-        r->snapshots[r->snapshot_count++].digest = s->snapshot_digests[i - 1];
     }
 }
 
@@ -98,8 +105,7 @@ void td_ranks_down(struct td_trainc *x, uint32_t worker) {
     if (r->seq && r->command == TD_TC_SAVE) {
         abandon_save(x);
     }
-    td_free(r->metrics);
-    *r = (struct td_rank){0};
+    rank_fini(r);
 }
 
 void td_ranks_forget_commands(struct td_trainc *x) {
@@ -114,7 +120,6 @@ static void took_load(struct td_trainc *x, struct td_rank *r) {
     r->generation = x->generation;
     r->prepped = r->finished = r->digested = false;
     r->applied = r->updates = 0;
-    r->snapshot_count = 0;
     r->version = (struct td_version){x->lineage, g ? g->base_step : 0};
     td_free(r->metrics);
     r->metrics = NULL;
@@ -399,9 +404,10 @@ static bool ranks_level(struct td_trainc *x, struct td_trainc_effects *out) {
     }
     if (TD_PLANTED(HALF_APPLIED)) {
         for (uint32_t i = 0; i < x->rank_count; i++) {
-            struct td_metrics *metrics = x->ranks[i].metrics;
+            struct td_rank own = x->ranks[i];
             x->ranks[i] = *high;
-            x->ranks[i].metrics = metrics;
+            x->ranks[i].metrics = own.metrics;
+            x->ranks[i].weights = own.weights;
         }
         return true;
     }

@@ -52,6 +52,16 @@ static void add_missing(const struct td_trainc *x, Tandem__Sync__TrainReport *t)
     t->missing = td_memdup(x->missing, x->missing_count * sizeof *x->missing);
 }
 
+// Whoever is up serves what it reached, whatever becomes of the generation.
+static void add_weights(const struct td_trainc *x, Tandem__Sync__TrainReport *t) {
+    t->weights = td_alloc_array(TD_TRAIN_RANKS_MAX, sizeof *t->weights);
+    for (uint32_t i = 0; i < x->rank_count && i < x->config.workers; i++) {
+        if (x->ranks[i].weights) {
+            t->weights[t->n_weights++] = td_strdup(x->ranks[i].weights);
+        }
+    }
+}
+
 static Tandem__Sync__TrainReport *train_report(struct td_trainc *x, const struct td_job_state *j) {
     Tandem__Sync__TrainReport *t = td_alloc(sizeof *t);
     tandem__sync__train_report__init(t);
@@ -71,6 +81,7 @@ static Tandem__Sync__TrainReport *train_report(struct td_trainc *x, const struct
         add_finished(x, j, t);
     }
     add_missing(x, t);
+    add_weights(x, t);
     td_arrived_report(x, t);
     t->has_metrics = x->disk_known && x->disk.has_line;
     t->metrics_step = t->has_metrics ? x->disk.step : 0;

@@ -13,7 +13,6 @@ struct call { // one command under way
     struct td_train_shell *shell;
     enum td_trainc_effect_kind kind;
     uint64_t seq;
-    struct td_link_snapshot snapshot; // OFFER
 };
 
 static void answer(struct call *c, int worker, const td_frame *f) {
@@ -130,51 +129,6 @@ static void command_keyed(struct td_train_shell *s, const struct td_trainc_effec
     send(s, x, &f, fd);
 }
 
-// No seat asks for a version before the last but one.
-static void offer(struct td_train_shell *s, const struct td_link_snapshot *key, int fd) {
-    struct td_err err;
-    if (td_link_offer_snapshot(s->link, key, fd, &err) != TD_OK) {
-        s->config.fns.stop(s->config.user, err.msg); // nobody could go on with this version
-        return;
-    }
-    for (int i = 0; i < TD_OFFERED_MAX; i++) {
-        if (memcmp(&s->offered[i], key, sizeof *key) == 0) {
-            return; // again, by another worker: its place stays
-        }
-    }
-    struct td_link_snapshot *oldest = &s->offered[s->offers++ % TD_OFFERED_MAX];
-    if (oldest->job) {
-        td_link_withdraw_snapshot(s->link, oldest);
-    }
-    *oldest = *key;
-}
-
-static void on_snapshot(void *user, int worker, const td_frame *f, const int *fds) {
-    struct call *c = user;
-    (void)worker;
-    if (f && f->body_case == TANDEM__WORKER__FRAME__BODY_SNAPSHOTTED && f->fds == 1) {
-        offer(c->shell, &c->snapshot, fds[0]);
-    } else if (f && f->body_case == TANDEM__WORKER__FRAME__BODY_ERROR) {
-        td_trace_error("snapshot not held", "cause=\"%s\"", f->error->message);
-    }
-    td_free(c);
-}
-
-static void command_offer(struct td_train_shell *s, const struct td_trainc_effect *x) {
-    struct call *c = new_call(s, x);
-    c->snapshot = (struct td_link_snapshot){x->job, x->version.lineage, x->version.step, x->digest};
-    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT;
-    version.lineage = x->version.lineage;
-    version.step = x->version.step;
-    Tandem__Worker__Snapshot m = TANDEM__WORKER__SNAPSHOT__INIT;
-    m.version = &version;
-    m.digest = x->digest;
-    td_frame f = TANDEM__WORKER__FRAME__INIT;
-    f.body_case = TANDEM__WORKER__FRAME__BODY_SNAPSHOT;
-    f.snapshot = &m;
-    td_pool_send(s->pool, 0, &f, -1, on_snapshot, c);
-}
-
 void td_train_shell_command(struct td_train_shell *s, const struct td_trainc_effect *x) {
     td_frame f = TANDEM__WORKER__FRAME__INIT;
     Tandem__Worker__Digest digest = TANDEM__WORKER__DIGEST__INIT;
@@ -197,9 +151,6 @@ void td_train_shell_command(struct td_train_shell *s, const struct td_trainc_eff
         f.body_case = TANDEM__WORKER__FRAME__BODY_DIGEST;
         f.digest = &digest;
         send(s, x, &f, -1);
-        break;
-    case TD_TC_OFFER:
-        command_offer(s, x);
         break;
     default:
         td_trace_error("effect not known", "kind=%d", (int)x->kind);

@@ -5,7 +5,7 @@
 #include "controllers/train/round.h"
 #include "controllers/train/shell.h"
 
-enum { TD_SHELL_PARTITIONS_MAX = 64, TD_RING_ADDRESS_MAX = 64, TD_OFFERED_MAX = 2 };
+enum { TD_SHELL_PARTITIONS_MAX = 64, TD_RING_ADDRESS_MAX = 64 };
 
 struct td_rollout_tail { // a reader of one partition of the rollout log
     struct td_train_shell *shell;
@@ -35,8 +35,6 @@ struct td_train_shell {
     char ring_addresses[TD_TRAIN_RANKS_MAX][TD_RING_ADDRESS_MAX];
     Tandem__Worker__Setup setup;
     char *socket_dir, *checkpoint_dir;
-    struct td_link_snapshot offered[TD_OFFERED_MAX]; // a ring
-    uint64_t offers;
     bool stopping, keep_workers;
     bool stepping; // an event within the effects of another one would mix their order
     int busy;      // work queue jobs, log calls and commands under way that name this shell

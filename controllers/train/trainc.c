@@ -60,9 +60,7 @@ void td_trainc_free(struct td_trainc *x) {
     td_free((void *)(uintptr_t)x->config.build);
     td_free((void *)(uintptr_t)x->config.device);
     td_proto_free((void *)(uintptr_t)x->config.index);
-    for (size_t r = 0; r < TD_TRAIN_RANKS_MAX; r++) {
-        td_free(x->ranks[r].metrics);
-    }
+    td_ranks_fini(x);
     builds_free(x);
     folders_free(x);
     td_trainc_forget_missing(x);
@@ -171,7 +169,6 @@ static void reset_gang(struct td_trainc *x, struct td_trainc_effects *out) {
     td_trainc_drop_round(x, out);
     td_trainc_forget_missing(x);
     x->lost = false;
-    x->offered = false;
     x->verifying = x->verified = 0;
     td_proto_free(x->saving);
     td_proto_free(x->saved);
@@ -201,7 +198,6 @@ static void reset_lineage(struct td_trainc *x, struct td_trainc_effects *out) {
     td_trainc_forget_missing(x);
     td_proto_free(x->saved);
     x->saved = NULL;
-    x->offered = false;
     td_arrived_follow(x, true, out);
 }
 
@@ -236,40 +232,6 @@ static void follow_journal(struct td_trainc *x, struct td_trainc_effects *out) {
     }
 }
 
-static bool in_snapshots(const struct td_rank *r, uint64_t step, uint64_t digest) {
-    for (size_t i = 0; i < r->snapshot_count; i++) {
-        if (r->snapshots[i].step == step && r->snapshots[i].digest == digest) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// Offers the head once per generation and version, while rank 0 can still make its snapshot.
-static void offer_head(struct td_trainc *x, struct td_trainc_effects *out) {
-    const struct td_job_state *j = td_trainc_job(x);
-    const struct td_rank *r = &x->ranks[0];
-    if (!j->has_head || x->lost || x->mismatch || x->failed || !td_ranks_loaded(x) ||
-        (x->offered && td_version_equal(x->offered_version, j->head))) {
-        return;
-    }
-    const struct td_round_state *c = td_job_round(j, j->head.step);
-    if (!c || !c->committed || !c->role_count) {
-        return;
-    }
-    bool same = r->digested && r->weight_digest == c->roles[0]->weight_digest;
-    bool at_head = r->version.step == j->head.step && (r->applied || same);
-    if (!at_head && !in_snapshots(r, j->head.step, c->roles[0]->weight_digest)) {
-        return;
-    }
-    x->offered = true;
-    x->offered_version = j->head;
-    struct td_trainc_effect *e = td_trainc_push(out, TD_TC_OFFER);
-    e->job = x->job;
-    e->version = j->head;
-    e->digest = c->roles[0]->weight_digest;
-}
-
 static void decide(struct td_trainc *x, struct td_trainc_effects *out) {
     if (!td_follower_ready(&x->follow)) {
         td_trainc_wait(x, "the journal to be read to its end");
@@ -295,7 +257,6 @@ static void decide(struct td_trainc *x, struct td_trainc_effects *out) {
                                  : "a redo that differs");
         return;
     }
-    offer_head(x, out);
     td_ranks_drive(x, out);
     if (x->lost || x->mismatch || x->failed) {
         x->wait_next[0] = 0;

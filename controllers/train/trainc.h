@@ -162,13 +162,11 @@ enum td_trainc_effect_kind {
     TD_TC_VERIFY,         // id, text = folder, digest: check manifest and files; CHECKPOINT_READ
     TD_TC_LIST_FOLDERS,   // answered by FOLDERS
     TD_TC_DELETE_FOLDER,  // text: rm -r
-    TD_TC_OFFER, // job, version, digest: rank 0 holds the head's weights; fetch its snapshot before
-                 // the next command goes out, and serve it
-    TD_TC_STAGE_METRICS, // round = step, ref, metrics: make the line durable, beside metrics.jsonl
-    TD_TC_CLOSE_METRICS, // round = step, eval: append the staged line (with the validation's
-                         // scores)
-    TD_TC_CUT_METRICS,   // round = step: lines of later steps go
-    TD_TC_REPORT,        // report
+    TD_TC_STAGE_METRICS,  // round = step, ref, metrics: make the line durable, beside metrics.jsonl
+    TD_TC_CLOSE_METRICS,  // round = step, eval: append the staged line (with the validation's
+                          // scores)
+    TD_TC_CUT_METRICS,    // round = step: lines of later steps go
+    TD_TC_REPORT,         // report
 };
 
 struct td_trainc_effect { // owns text, positions, checkpoint, metrics, orders, report

@@ -9,7 +9,6 @@
 
 enum {
     TD_BAD_CHECKPOINTS_MAX = 16,
-    TD_SNAPSHOTS_SEEN_MAX = 8,
     TD_FOLDERS_MAX = 256,
     TD_PARTITIONS_MAX = 256,
     TD_PARTS_MAX = 1024,
@@ -30,10 +29,7 @@ struct td_rank {
     bool finished; // version came out of finished_ref under this generation
     struct td_pos finished_ref;
     struct td_metrics *metrics; // owned; of the round that led to version; NULL: unknown
-    struct {
-        uint64_t step, digest; // a FORK gives a version another lineage, not other weights
-    } snapshots[TD_SNAPSHOTS_SEEN_MAX];
-    size_t snapshot_count;
+    char *weights;              // owned; where it serves its snapshots; NULL: it does not say
     // the command under way; seq 0: none
     uint64_t seq;
     enum td_trainc_effect_kind command;
@@ -151,9 +147,6 @@ struct td_trainc {
     uint64_t term;                // highest seen
     Tandem__Sync__Orders *closed; // the last that closed a step
 
-    bool offered;
-    struct td_version offered_version;
-
     uint64_t report_count, report_digest;
     int64_t reported_ms;
     char waits_for[TD_WAIT_TEXT_MAX], wait_next[TD_WAIT_TEXT_MAX];
@@ -178,6 +171,7 @@ void td_ranks_up(struct td_trainc *x, uint32_t worker, const Tandem__Worker__Sta
 void td_ranks_down(struct td_trainc *x, uint32_t worker);
 void td_ranks_answer(struct td_trainc *x, const struct td_trainc_event *event,
                      struct td_trainc_effects *out);
+void td_ranks_fini(struct td_trainc *x);
 void td_ranks_forget_commands(struct td_trainc *x);
 void td_ranks_lose(struct td_trainc *x, const char *fmt, ...) TD_PRINTF(2, 3);
 void td_ranks_fail(struct td_trainc *x, const char *fmt, ...) TD_PRINTF(2, 3);

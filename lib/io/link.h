@@ -13,7 +13,7 @@
 struct td_link_hub; // the coordinator's end
 struct td_link;     // a member's end
 
-enum { TD_LINK_BYTES_MAX = 16 << 20, TD_LINK_MEMBERS_MAX = 256, TD_LINK_SNAPSHOTS_MAX = 64 };
+enum { TD_LINK_BYTES_MAX = 16 << 20, TD_LINK_MEMBERS_MAX = 256 };
 
 typedef void td_link_report_fn(void *user, uint64_t member, const uint8_t *bytes, size_t n);
 typedef void td_link_orders_fn(void *user, const uint8_t *bytes, size_t n);
@@ -28,24 +28,8 @@ void td_link_orders(struct td_link_hub *hub, uint64_t member, const void *bytes,
 // A member's end. TD_ECONFLICT: a member of this id is connected. TD_ELIMIT: too many.
 enum td_rc td_link_new(struct td_link_hub *hub, uint64_t member, td_link_orders_fn *on_orders,
                        void *user, struct td_link **out, struct td_err *err) TD_MUST_CHECK;
-void td_link_free(struct td_link *link); // accepts NULL; also withdraws what it offered
+void td_link_free(struct td_link *link); // accepts NULL
 // Sends a report; delivered in a later turn.
 void td_link_report(struct td_link *link, const void *bytes, size_t n);
-
-// Snapshots: the stand-in for the pull from worker to worker. A key names the weights of one
-// version, verified by the digest of its COMMIT.
-struct td_link_snapshot {
-    uint64_t job, lineage, step, digest;
-};
-// Offers fd (kept as a duplicate) to all members. Offering a key again replaces the descriptor.
-// TD_ELIMIT: too many.
-enum td_rc td_link_offer_snapshot(struct td_link *link, const struct td_link_snapshot *key, int fd,
-                                  struct td_err *err) TD_MUST_CHECK;
-void td_link_withdraw_snapshot(struct td_link *link, const struct td_link_snapshot *key);
-// Takes a snapshot that is offered, or will be within wait_ms: done is called once, in a later turn
-// or by td_link_free, with a duplicate that is the callee's, or −1.
-typedef void td_link_pulled_fn(void *user, int fd);
-void td_link_pull_snapshot(struct td_link *link, const struct td_link_snapshot *key,
-                           int64_t wait_ms, td_link_pulled_fn *done, void *user);
 
 #endif

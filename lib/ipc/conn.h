@@ -17,7 +17,7 @@ enum {
     TD_FRAME_BYTES_MAX = 64 << 20,
     TD_FRAME_FDS_MAX = 4,
     TD_IPC_QUEUE_BYTES_MAX = 256 << 20, // unsent bytes; more is TD_ELIMIT
-    TD_IPC_PROTOCOL = 1,
+    TD_IPC_PROTOCOL = 2,
 };
 
 struct td_ipc_conn;

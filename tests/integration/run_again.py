@@ -120,7 +120,7 @@ def interrupted(bench):
     for make in BOTH_KINDS:
         for signo in (signal.SIGINT, signal.SIGTERM):
             run = bench.job(make())
-            started(run)
+            started(run, 0)
             sandbox.send(run.pid, signo)
             assert run.wait(15) == INTERRUPTED, "exit status %d" % run.exit_code()
             said(run, r"the same command goes on")

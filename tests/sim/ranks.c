@@ -2,6 +2,7 @@
 // update is a collective: it begins when all ranks have been told, and each then applies it alone,
 // so that a crash between leaves it half done. Rollout workers only die and come back here.
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
@@ -155,6 +156,40 @@ static void step(struct sim *s, int trainer, int worker, uint32_t inc, const str
 
 // ---- the other commands ----
 
+// As the worker's server: the same again becomes the newest, and beyond SNAPSHOTS the oldest goes.
+static void keep_snapshot(struct rank *r) {
+    size_t gone = 0;
+    while (gone < r->snapshot_count && (r->snapshots[gone].step != r->version.step ||
+                                        r->snapshots[gone].weights != weights_of(r->state))) {
+        gone++;
+    }
+    if (gone == r->snapshot_count && gone == SNAPSHOTS) {
+        gone = 0;
+    }
+    if (gone < r->snapshot_count) {
+        r->snapshot_count--;
+        memmove(r->snapshots + gone, r->snapshots + gone + 1,
+                sizeof *r->snapshots * (r->snapshot_count - gone));
+    }
+    r->snapshots[r->snapshot_count].step = r->version.step;
+    r->snapshots[r->snapshot_count++].weights = weights_of(r->state);
+}
+
+// Addresses are those of weights.h as far as the machines know: text.
+bool rank_serves(const struct sim *s, const char *address, uint64_t step, uint64_t weights) {
+    unsigned trainer, worker;
+    if (sscanf(address, "rank %u of %u", &worker, &trainer) != 2 || trainer >= NT || worker >= NW) {
+        return false;
+    }
+    const struct proc *p = &s->procs[proc_of(RANK, (int)trainer, (int)worker)];
+    const struct rank *r = &s->trainers[trainer].ranks[worker];
+    bool held = false;
+    for (size_t i = 0; i < r->snapshot_count; i++) {
+        held = held || (r->snapshots[i].step == step && r->snapshots[i].weights == weights);
+    }
+    return p->alive && !p->paused && held;
+}
+
 static void load(struct sim *s, int trainer, int worker, uint32_t inc, const struct command *c) {
     struct rank *r = &s->trainers[trainer].ranks[worker];
     int job = job_index(s, c->job);
@@ -174,25 +209,13 @@ static void load(struct sim *s, int trainer, int worker, uint32_t inc, const str
     }
     struct rank old = *r;
     *r = (struct rank){.set_up = true, .job = old.job, .attached = old.attached};
+    memcpy(r->snapshots, old.snapshots, sizeof r->snapshots);
+    r->snapshot_count = old.snapshot_count;
     r->generation = c->generation;
     r->version = (struct td_version){c->version.lineage, at};
     r->state = state;
+    keep_snapshot(r);
     done(s, trainer, inc, worker, c->seq);
-}
-
-static void keep_snapshot(struct rank *r) {
-    for (size_t i = 0; i < r->snapshot_count; i++) {
-        if (r->snapshots[i].version.step == r->version.step &&
-            r->snapshots[i].weights == weights_of(r->state)) {
-            return;
-        }
-    }
-    if (r->snapshot_count == SNAPSHOTS) {
-        memmove(r->snapshots, r->snapshots + 1, sizeof r->snapshots - sizeof *r->snapshots);
-        r->snapshot_count--;
-    }
-    r->snapshots[r->snapshot_count].version = r->version;
-    r->snapshots[r->snapshot_count++].weights = weights_of(r->state);
 }
 
 static void finish(struct sim *s, int trainer, int worker, uint32_t inc, const struct command *c) {
@@ -252,7 +275,6 @@ static void save(struct sim *s, int trainer, uint32_t inc, struct event *e) {
 
 static void prep(struct sim *s, int trainer, int worker, uint32_t inc, const struct command *c) {
     struct rank *r = &s->trainers[trainer].ranks[worker];
-    keep_snapshot(r); // its weights change now
     r->prepped = true;
     r->ref = c->ref;
     r->batch = c->batch;
@@ -367,9 +389,8 @@ static void attach(struct sim *s, struct event *e) {
     struct rank *r = &s->trainers[trainer].ranks[worker];
     r->attached = e->inc;
     Tandem__Worker__Status st = TANDEM__WORKER__STATUS__INIT;
-    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT, held[SNAPSHOTS],
-                            *list[SNAPSHOTS];
-    uint64_t held_digests[SNAPSHOTS];
+    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT;
+    char address[32];
     version.lineage = r->version.lineage;
     version.step = r->version.step;
     st.version = &version;
@@ -386,16 +407,8 @@ static void attach(struct sim *s, struct event *e) {
     st.state_digest = r->finished ? r->state : 0;
     st.finished_ref_offset = r->finished_ref.offset;
     st.finished_ref_crc = r->finished_ref.crc;
-    for (size_t i = 0; i < r->snapshot_count; i++) {
-        tandem__worker__version__init(&held[i]);
-        held[i].lineage = r->snapshots[i].version.lineage;
-        held[i].step = r->snapshots[i].version.step;
-        list[i] = &held[i];
-        held_digests[i] = r->snapshots[i].weights;
-    }
-    st.n_snapshots = st.n_snapshot_digests = r->snapshot_count;
-    st.snapshots = list;
-    st.snapshot_digests = held_digests;
+    snprintf(address, sizeof address, "rank %d of %d", worker, trainer);
+    st.weights_address = address;
     struct td_trainc_event up = {
         .kind = TD_TC_WORKER_UP, .worker = (uint32_t)worker, .status = &st};
     trainer_event(s, e->proc, &up);

@@ -104,35 +104,51 @@ static void close_group(struct roller *r, uint64_t id) {
     }
 }
 
+struct pull {
+    uint64_t worker; // addressee
+    struct td_version version;
+    uint64_t digest;
+    char sources[NW][32];
+    size_t source_count;
+};
+
 static void prepared(struct sim *s, struct event *e) {
+    const struct pull *pull = e->msg->more;
     struct roller *r = &s->rollers[s->procs[e->proc].index];
-    struct td_version version = {e->c >> 32, e->c & UINT32_MAX};
-    uint64_t digest = e->b, got = 0;
-    int worker = (int)(e->a & 0xFF);
+    uint64_t got = 0;
+    int worker = (int)(pull->worker & 0xFF);
     const struct proc *w = &s->procs[proc_of(ROLL_WORKER, s->procs[e->proc].index, worker)];
-    if (e->a >> 8 != w->inc || !attached(s, s->procs[e->proc].index, worker)) {
+    if (pull->worker >> 8 != w->inc || !attached(s, s->procs[e->proc].index, worker)) {
         return;
     }
-    for (int i = 0; i < NT && !w->paused; i++) {
-        const struct trainer *t = &s->trainers[i];
-        for (size_t k = 0; t->machine && k < t->offer_count; k++) {
-            bool same_job = t->offers[k].job == r->job;
-            if (same_job && td_version_equal(t->offers[k].version, version)) {
-                got = t->offers[k].weights;
-            }
-        }
+    for (size_t i = 0; i < pull->source_count && !w->paused && !got; i++) {
+        bool there = rank_serves(s, pull->sources[i], pull->version.step, pull->digest);
+        got = there ? pull->digest : 0;
     }
     if (got && sim_percent(s, s->p.bad_snapshot_percent)) {
         got ^= 1;
     }
     if (got) {
         r->workers[worker].prepared = got;
-        r->workers[worker].prepared_version = version;
+        r->workers[worker].prepared_version = pull->version;
     }
     struct td_rolloutc_event ev = {.kind = TD_RC_PREPARED, .worker = (uint32_t)worker};
-    ev.version = version;
-    ev.ok = got && got == digest;
+    ev.version = pull->version;
+    ev.ok = got && got == pull->digest;
     roller_event(s, e->proc, &ev);
+}
+
+static void prepare(struct sim *s, int proc, const struct td_rolloutc_effect *e) {
+    struct msg *m = sim_msg();
+    struct pull *pull = m->more = td_alloc(sizeof *pull);
+    pull->worker = addressee(s, proc, e->worker);
+    pull->version = e->version;
+    pull->digest = e->digest;
+    for (; pull->source_count < e->source_count && pull->source_count < NW; pull->source_count++) {
+        strncpy(pull->sources[pull->source_count], e->sources[pull->source_count],
+                sizeof pull->sources[0] - 1);
+    }
+    sim_after(s, sim_between(s, 3, 30), proc, prepared, m);
 }
 
 static void flipped(struct sim *s, struct event *e) {
@@ -173,13 +189,9 @@ static void flip(struct sim *s, int proc, uint32_t worker, struct td_version ver
 static void execute(struct sim *s, int proc, struct td_rolloutc_effect *e) {
     struct roller *r = &s->rollers[s->procs[proc].index];
     switch (e->kind) {
-    case TD_RC_PREPARE: {
-        struct event *ev = sim_after(s, sim_between(s, 3, 30), proc, prepared, NULL);
-        ev->a = addressee(s, proc, e->worker);
-        ev->b = e->digest;
-        ev->c = e->version.lineage << 32 | e->version.step;
+    case TD_RC_PREPARE:
+        prepare(s, proc, e);
         break;
-    }
     case TD_RC_FLIP:
         flip(s, proc, e->worker, e->version);
         break;

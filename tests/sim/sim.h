@@ -24,7 +24,7 @@ enum {
     NPROC = NC + NT + NR + NT * NW + NR * NRW,
     SAMPLES = 4,
     UPDATES = 2,
-    SNAPSHOTS = 4,
+    SNAPSHOTS = 2, // as a worker keeps
     ROUNDS_MAX = 64,
 };
 
@@ -108,9 +108,8 @@ struct rank {
     uint32_t applied, updates;
     uint64_t state, batch; // batch: prepared
     struct {
-        struct td_version version;
-        uint64_t weights;
-    } snapshots[SNAPSHOTS];
+        uint64_t step, weights;
+    } snapshots[SNAPSHOTS]; // served; oldest first
     size_t snapshot_count;
     uint32_t attached; // inc of the controller it serves
     // STEP that waits for the other ranks, or is being carried out
@@ -135,16 +134,9 @@ struct lines { // metrics.jsonl of one train controller and job
     uint64_t known_job;
 };
 
-struct offer {
-    struct td_version version;
-    uint64_t weights, job;
-};
-
 struct trainer {
     struct td_trainc *machine;
     struct rank ranks[NW];
-    struct offer offers[8];
-    size_t offer_count;
     uint64_t scan, scan_job; // READ_ROLLOUT that is followed; 0: none
     int64_t next[NP], scan_end[NP];
     bool scanned, pumping;
@@ -338,6 +330,8 @@ void rank_attach(struct sim *s, int trainer, int worker);
 void roll_attach(struct sim *s, int roller, int worker);
 void worker_lost(struct sim *s, int proc);
 uint64_t weights_of(uint64_t state);
+// Whether the rank at that address serves these weights: it runs and holds a snapshot of them.
+bool rank_serves(const struct sim *s, const char *address, uint64_t step, uint64_t weights);
 uint64_t state_after(uint64_t state, uint64_t batch, uint32_t k);
 uint64_t initial_state(int job);
 

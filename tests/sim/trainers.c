@@ -5,36 +5,6 @@
 #include "lib/base/mem.h"
 #include "tests/sim/sim.h"
 
-static void offer(struct sim *s, int trainer, const struct td_trainc_effect *e) {
-    struct trainer *t = &s->trainers[trainer];
-    const struct rank *r = &t->ranks[0];
-    uint64_t weights = 0;
-    if (!s->procs[proc_of(RANK, trainer, 0)].alive) {
-        return;
-    }
-    if (r->version.step == e->version.step && !r->applied) {
-        weights = weights_of(r->state);
-    }
-    for (size_t i = 0; i < r->snapshot_count; i++) {
-        if (r->snapshots[i].version.step == e->version.step &&
-            r->snapshots[i].weights == e->digest) {
-            weights = e->digest;
-        }
-    }
-    if (!weights) {
-        sim_trace(s, "T%d has no snapshot of (%" PRIu64 ", %" PRIu64 ")", trainer,
-                  e->version.lineage, e->version.step);
-        return;
-    }
-    sim_trace(s, "T%d offers (%" PRIu64 ", %" PRIu64 ")", trainer, e->version.lineage,
-              e->version.step);
-    if (t->offer_count == sizeof t->offers / sizeof *t->offers) {
-        memmove(t->offers, t->offers + 1, sizeof t->offers - sizeof *t->offers);
-        t->offer_count--;
-    }
-    t->offers[t->offer_count++] = (struct offer){e->version, weights, e->job};
-}
-
 struct round_answer {
     uint64_t job, round, batch;
     struct td_pos ref;
@@ -125,9 +95,6 @@ static void execute(struct sim *s, int proc, struct td_trainc_effect *e) {
     case TD_TC_CUT_METRICS:
         disk_effect(s, trainer, e);
         break;
-    case TD_TC_OFFER:
-        offer(s, trainer, e);
-        break;
     case TD_TC_REPORT: {
         struct msg *m = sim_msg();
         m->report = e->report;
@@ -182,7 +149,6 @@ void trainer_start(struct sim *s, int proc) {
     t->machine = td_trainc_new(&config);
     t->scan = 0;
     t->pumping = false;
-    t->offer_count = 0;
     t->batch_round = 0;
     journal_open(s, proc);
     sim_after(s, sim_between(s, 1, 150), proc, tick, NULL);

@@ -27,6 +27,7 @@ struct rig {
     int up, down, failed, stopped, replies, nulls;
     pid_t pid[RIG_WORKERS_MAX];
     bool set_up[RIG_WORKERS_MAX];
+    char weights[256]; // address of the last one that came up
     struct td_err err;
     char cause[256];
 };
@@ -36,6 +37,7 @@ static inline void rig_up(void *user, int worker, const Tandem__Worker__Status *
     r->up++;
     r->pid[worker] = (pid_t)s->pid;
     r->set_up[worker] = s->set_up;
+    strncpy(r->weights, s->weights_address, sizeof r->weights - 1);
 }
 
 static inline void rig_down(void *user, int worker, const char *cause) {

@@ -22,9 +22,11 @@ static void test_pool_up_and_stop(void **state) {
     (void)state;
     struct rig r;
     rig_init(&r, &job, 2);
+    r.config.host = "localhost";
     rig_start(&r);
     assert_false(td_pool_is_up(r.pool, 0));
     wait_until(r.loop, &r.up, 2);
+    assert_non_null(strstr(r.weights, ".sock.weights tcp:localhost:"));
     for (int i = 0; i < 2; i++) {
         assert_true(td_pool_is_up(r.pool, i) && r.set_up[i] && is_alive(r.pid[i]));
         rig_ask(&r, i);

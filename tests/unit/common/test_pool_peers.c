@@ -155,6 +155,7 @@ static void test_strangers_are_ended(void **state) {
     struct client asked, served, stopped;
     char *dir = tiny_job_path(&job, "workers"), *dead = tiny_job_path(&job, "workers/dead.sock");
     char *other = tiny_job_path(&job, "workers/notes");
+    char *weights = tiny_job_path(&job, "workers/dead.sock" TD_IPC_WEIGHTS_SUFFIX);
     struct td_err err;
     int fd = -1;
     assert_int_equal(td_make_dirs(dir, &err), TD_OK);
@@ -162,10 +163,13 @@ static void test_strangers_are_ended(void **state) {
     client_disconnect(&asked);
     client_start_at(&served, &job, "workers/train-1.sock", 60);
     client_attach(&served);
+    client_setup(&served, "actor", 1); // it serves its weights when it is killed
     client_start_at(&stopped, &job, "workers/rollout-0.sock", 60);
     client_disconnect(&stopped);
     kill(stopped.pid, SIGSTOP);
     assert_int_equal(td_ipc_listen(dead, &fd, &err), TD_OK);
+    close(fd);
+    assert_int_equal(td_ipc_listen(weights, &fd, &err), TD_OK);
     close(fd);
     assert_int_equal(td_file_write(other, "x", 1, &err), TD_OK);
 
@@ -173,7 +177,7 @@ static void test_strangers_are_ended(void **state) {
     client_expect_exit(&asked, 0);
     client_expect_exit(&served, SIGKILL);
     client_expect_exit(&stopped, SIGKILL);
-    assert_false(td_file_exists(dead));
+    assert_false(td_file_exists(dead) || td_file_exists(weights));
     assert_true(td_file_exists(other));
     client_end(&asked);
     client_end(&served);
@@ -184,6 +188,7 @@ static void test_strangers_are_ended(void **state) {
     td_free(dir);
     td_free(dead);
     td_free(other);
+    td_free(weights);
 }
 
 int main(void) {

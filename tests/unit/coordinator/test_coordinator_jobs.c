@@ -57,6 +57,31 @@ static size_t units_of(const struct bench *b, uint64_t member) {
     return o ? o->n_units : 0;
 }
 
+// Where the trainer's workers serve them; told at once when that changes.
+static void weights_have_sources(struct bench *b) {
+    char *weights[] = {(char *)"zero", (char *)"one"};
+    Tandem__Sync__Report *t = bench_train(b);
+    t->train->weights = weights;
+    t->train->n_weights = 2;
+    bench_report(b, 0, t);
+    const Tandem__Sync__Orders *o = b->orders[ROLL % 512];
+    assert_int_equal(o->n_target_sources, 2);
+    assert_string_equal(o->target_sources[0], "zero");
+    assert_string_equal(o->target_sources[1], "one");
+    t = bench_train(b);
+    t->train->weights = weights + 1;
+    t->train->n_weights = 1;
+    bench_report(b, 0, t);
+    o = b->orders[ROLL % 512];
+    assert_int_equal(o->n_target_sources, 1);
+    t = bench_train(b);
+    t->train->job++; // it speaks of another one
+    t->train->weights = weights;
+    t->train->n_weights = 2;
+    bench_report(b, 0, t);
+    assert_int_equal(b->orders[ROLL % 512]->n_target_sources, 0);
+}
+
 static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     (void)unused;
     struct bench b;
@@ -80,6 +105,8 @@ static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     const Tandem__Sync__Orders *o = b.orders[(ROLL + 1) % 512];
     assert_int_equal(o->units[0]->groups[0]->index, 1);
     assert_int_equal(o->target_digest, 0xDD00);
+    assert_int_equal(o->n_target_sources, 0);
+    weights_have_sources(&b);
     bench_report(&b, 0, bench_train(&b));
     assert_int_equal(wait_of(&b, &view), TD_WAIT_GROUPS);
     // both arrive: SEAL, and the units are over

@@ -17,6 +17,7 @@ struct rig {
     struct td_rolloutc_effects out; // of the last event
     Tandem__Sync__Report *report;   // owned; the last one
     struct td_buf trace;
+    const char *sources[2]; // of the orders, as many as there are
 };
 
 static void take(struct rig *r) {
@@ -62,7 +63,7 @@ static void up(struct rig *r, uint32_t worker, int64_t step, uint64_t digest) {
 }
 
 static void new_rig(struct rig *r) {
-    *r = (struct rig){.now_ms = 1000};
+    *r = (struct rig){.now_ms = 1000, .sources = {"one", "two"}};
     const struct td_rolloutc_config c = {
         .member = 3, .workers = WORKERS, .seqs_max = SEQS, .report_ms = 500, .retry_ms = 100};
     r->x = td_rolloutc_new(&c);
@@ -105,6 +106,8 @@ static void draft_orders(struct draft *d, const struct rig *r, int64_t target,
     d->target.step = (uint64_t)target;
     d->o.target = &d->target;
     d->o.target_digest = 500 + (uint64_t)target;
+    d->o.target_sources = (char **)r->sources;
+    d->o.n_target_sources = (r->sources[0] != NULL) + (r->sources[1] != NULL);
     d->o.units = d->unit_list;
     for (size_t i = 0; leases && leases[i].n; i++) {
         Tandem__Sync__Unit *u = &d->units[i];
@@ -392,6 +395,69 @@ static void test_rolloutc_unit_changes_version(void **state) {
     end_rig(&r);
 }
 
+static void expect_sources(const struct rig *r, size_t effect, const char *first,
+                           const char *second) {
+    const struct td_rolloutc_effect *e = &r->out.items[effect];
+    assert_int_equal(e->kind, TD_RC_PREPARE);
+    assert_int_equal(e->source_count, 2);
+    assert_string_equal(e->sources[0], first);
+    assert_string_equal(e->sources[1], second);
+}
+
+// Workers begin with different sources, and with the next one after a failure; nothing is asked for
+// while there are none.
+static void test_rolloutc_sources(void **state) {
+    (void)state;
+    struct rig r;
+    ready_rig(&r);
+    r.sources[0] = NULL;
+    r.sources[1] = NULL;
+    orders(&r, 1, NULL);
+    tick(&r, 5000);
+    expect(&r, "");
+    struct td_rollout_view view;
+    td_rolloutc_view(r.x, &view);
+    assert_string_equal(view.waits_for, "the weights of step 1; no train worker serves them");
+    r.sources[0] = "one";
+    r.sources[1] = "two";
+    orders(&r, 1, NULL);
+    expect(&r, "PREPARE0.1 PREPARE1.1");
+    expect_sources(&r, 0, "one", "two");
+    expect_sources(&r, 1, "two", "one");
+    prepared(&r, 0, 1, false);
+    tick(&r, 100);
+    expect(&r, "PREPARE0.1");
+    expect_sources(&r, 0, "two", "one");
+    end_rig(&r);
+}
+
+// Longer each time, up to a limit; another source or target ends the waiting.
+static void test_rolloutc_prepare_is_no_tight_loop(void **state) {
+    (void)state;
+    struct rig r;
+    ready_rig(&r);
+    event(&r, (struct td_rolloutc_event){.kind = TD_RC_WORKER_DOWN, .worker = 1});
+    orders(&r, 1, NULL);
+    for (int i = 0; i < 6; i++) {
+        expect(&r, "PREPARE0.1");
+        prepared(&r, 0, 1, false);
+        tick(&r, (100 << (i < 3 ? i : 3)) - 2);
+        expect(&r, "");
+        orders(&r, 1, NULL); // the same: the time is now, but for this event
+    }
+    expect(&r, "PREPARE0.1");
+    prepared(&r, 0, 1, false);
+    orders(&r, 1, NULL);
+    expect(&r, "");
+    r.sources[1] = "three";
+    orders(&r, 1, NULL);
+    expect(&r, "PREPARE0.1");
+    prepared(&r, 0, 1, false);
+    orders(&r, 2, NULL);
+    expect(&r, "PREPARE0.2");
+    end_rig(&r);
+}
+
 // Weights whose digest is wrong are never flipped to.
 static void test_rolloutc_prepare_fails(void **state) {
     (void)state;
@@ -569,6 +635,8 @@ int main(void) {
         cmocka_unit_test(test_rolloutc_unit_changes_version),
         cmocka_unit_test(test_rolloutc_prepare_fails),
         cmocka_unit_test(test_rolloutc_target_overtaken),
+        cmocka_unit_test(test_rolloutc_sources),
+        cmocka_unit_test(test_rolloutc_prepare_is_no_tight_loop),
         cmocka_unit_test(test_rolloutc_eval),
         cmocka_unit_test(test_rolloutc_group_fails),
         cmocka_unit_test(test_rolloutc_orders_fenced),

@@ -116,6 +116,7 @@ static void on_effect(struct sim *s, const struct td_rolloutc_effect *e) {
         w->preparing = true;
         w->want_step = e->version.step;
         need(s, e->digest == digest_of(e->version.step), "PREPARE with another digest");
+        need(s, e->source_count > 0, "PREPARE without sources");
         break;
     case TD_RC_FLIP:
         need(s, w->up && !open_on(s, e->worker), "FLIP with open sequences");
@@ -166,6 +167,7 @@ static void send_orders(struct sim *s) {
     static Tandem__Sync__Attempt attempts[UNITS_MAX];
     static Tandem__Journal__Version versions[UNITS_MAX + 1];
     static Tandem__Journal__Group groups[UNITS_MAX][GROUPS_MAX], *group_list[UNITS_MAX][GROUPS_MAX];
+    static char *sources[] = {(char *)"one", (char *)"two"};
     Tandem__Sync__Orders o = TANDEM__SYNC__ORDERS__INIT;
     o.journal_id = 1;
     o.term = 1;
@@ -176,6 +178,8 @@ static void send_orders(struct sim *s) {
     versions[UNITS_MAX].step = s->target;
     o.target = &versions[UNITS_MAX];
     o.target_digest = digest_of(s->target);
+    o.target_sources = sources;
+    o.n_target_sources = 1 + td_rng_below(&s->rng, 2);
     o.units = list;
     for (size_t i = 0; i < s->lease_count; i++) {
         const struct lease *l = &s->leases[i];

@@ -307,19 +307,6 @@ static void test_trainc_reseal_in_round(void **state) {
     }
 }
 
-// A new process whose ranks are past the head, which they call by its name before the fork.
-static void offers_renamed_head(struct world *w) {
-    world_next_round(w);
-    world_run(w);
-    assert_int_equal(w->worker[0].version.step, 3);
-    w->worker[0].old.lineage = 0;
-    world_crash(w);
-    world_start(w);
-    world_trace(w);
-    world_run(w);
-    assert_true(world_traced(w, "OFFER"));
-}
-
 // Redo compares with what was committed and stops at the first difference.
 static void test_trainc_redo_mismatch_and_fork(void **state) {
     (void)state;
@@ -380,7 +367,6 @@ static void test_trainc_redo_mismatch_and_fork(void **state) {
     world_close_step(w);
     world_run(w);
     check_lines(w, 2);
-    offers_renamed_head(w);
     world_free(w);
 }
 

@@ -120,8 +120,6 @@ static enum td_rc obey(struct world *w, struct world_worker *v, const struct td_
         if (!key_is(v, e) || v->applied != WORLD_UPDATES) {
             return TD_ECONFLICT;
         }
-        v->old = v->version;
-        v->old_state = v->state;
         v->state = v->next;
         v->version = (struct td_version){e->version.lineage, v->version.step + 1};
         v->prepped = false;
@@ -347,11 +345,11 @@ static void do_read_rollout(struct world *w, const struct td_trainc_effect *e) {
 
 static const char *name_of(enum td_trainc_effect_kind kind) {
     static const char *const names[] = {
-        "FETCH_END",     "JOURNAL_RESET", "STOP",          "READ_ROLLOUT", "READ_ROUND",
-        "DROP_ROUND",    "SETUP",         "RING",          "LOAD",         "PREP",
-        "STEP",          "FINISH",        "DIGEST",        "SAVE",         "RESTART_WORKER",
-        "VERIFY",        "LIST_FOLDERS",  "DELETE_FOLDER", "OFFER",        "STAGE_METRICS",
-        "CLOSE_METRICS", "CUT_METRICS",   "REPORT"};
+        "FETCH_END",   "JOURNAL_RESET", "STOP",          "READ_ROLLOUT",  "READ_ROUND",
+        "DROP_ROUND",  "SETUP",         "RING",          "LOAD",          "PREP",
+        "STEP",        "FINISH",        "DIGEST",        "SAVE",          "RESTART_WORKER",
+        "VERIFY",      "LIST_FOLDERS",  "DELETE_FOLDER", "STAGE_METRICS", "CLOSE_METRICS",
+        "CUT_METRICS", "REPORT"};
     static_assert(sizeof names / sizeof names[0] == TD_TC_REPORT + 1, "one name each");
     return names[kind];
 }
@@ -367,8 +365,8 @@ static void write_trace(struct world *w, const struct td_trainc_effect *e) {
     if (e->kind == TD_TC_STEP) {
         td_buf_printf(&w->trace, ".%u", e->k);
     }
-    if (e->kind >= TD_TC_OFFER) {
-        td_buf_printf(&w->trace, ".%" PRIu64, e->kind == TD_TC_OFFER ? e->version.step : e->round);
+    if (e->kind >= TD_TC_STAGE_METRICS) {
+        td_buf_printf(&w->trace, ".%" PRIu64, e->round);
     }
     td_buf_puts(&w->trace, e->kind == TD_TC_SAVE && e->user ? "u " : " ");
 }
@@ -419,7 +417,6 @@ static void execute(struct world *w, const struct td_trainc_effect *e, bool lost
         w->reports++;
         break;
     case TD_TC_DROP_ROUND:
-    case TD_TC_OFFER:
         break;
     default:
         answer_command(w, e, lost);
@@ -555,14 +552,11 @@ bool world_traced(const struct world *w, const char *word) {
 
 void world_attach(struct world *w, uint32_t i) {
     const struct world_worker *v = &w->worker[i];
-    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT,
-                            old = TANDEM__WORKER__VERSION__INIT, *snapshots[] = {&old, &version};
-    uint64_t digests[] = {world_weight_digest(v->old_state), world_weight_digest(v->state)};
+    Tandem__Worker__Version version = TANDEM__WORKER__VERSION__INIT;
+    char address[24];
     Tandem__Worker__Status s = TANDEM__WORKER__STATUS__INIT;
     version.lineage = v->version.lineage;
     version.step = v->version.step;
-    old.lineage = v->old.lineage;
-    old.step = v->old.step;
     s.job = v->job;
     s.set_up = v->set_up;
     s.generation = v->generation;
@@ -578,11 +572,8 @@ void world_attach(struct world *w, uint32_t i) {
     s.finished_ref_offset = v->finished_ref.offset;
     s.finished_ref_crc = v->finished_ref.crc;
     s.round_metrics = worker_metrics(v, &s.n_round_metrics);
-    if (v->generation) {
-        s.snapshots = snapshots;
-        s.n_snapshots = s.n_snapshot_digests = 2;
-        s.snapshot_digests = digests;
-    }
+    snprintf(address, sizeof address, "w%u.%u", i, v->starts);
+    s.weights_address = address;
     w->attached[i] = true;
     struct td_trainc_event e = {.kind = TD_TC_WORKER_UP, .worker = i, .status = &s};
     world_event(w, &e);
@@ -610,7 +601,7 @@ void world_disconnect(struct world *w, uint32_t i) {
 }
 
 void world_worker_dies(struct world *w, uint32_t i) {
-    w->worker[i] = (struct world_worker){.running = true};
+    w->worker[i] = (struct world_worker){.running = true, .starts = w->worker[i].starts + 1};
     world_disconnect(w, i);
     world_attach(w, i);
 }

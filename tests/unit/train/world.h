@@ -32,10 +32,9 @@ struct world_worker {
     bool prepped, finished;
     uint32_t applied;
     uint64_t state, next, batch; // state: of the version; next: with the updates so far
-    struct td_version old;       // whose snapshot is still kept
-    uint64_t old_state;
-    uint64_t stepping; // seq of the STEP that waits for the other ranks; 0: none
-    bool salted;       // not deterministic: other digests than the first time
+    uint32_t starts;             // processes before this one
+    uint64_t stepping;           // seq of the STEP that waits for the other ranks; 0: none
+    bool salted;                 // not deterministic: other digests than the first time
 };
 
 struct world_record { // of the rollout log

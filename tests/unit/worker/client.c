@@ -71,6 +71,9 @@ void client_expect_exit(struct client *c, int status) {
     c->pid = 0;
     assert_int_equal(found, status);
     assert_false(td_file_exists(c->socket));
+    char *weights = td_asprintf("%s" TD_IPC_WEIGHTS_SUFFIX, c->socket);
+    assert_false(td_file_exists(weights));
+    td_free(weights);
 }
 
 void client_end(struct client *c) {

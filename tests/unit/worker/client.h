@@ -39,7 +39,7 @@ void client_start_at(struct client *c, const struct tiny_job *job, const char *n
 void client_start(struct client *c, const struct tiny_job *job, int grace_s);
 void client_connect(struct client *c);
 void client_disconnect(struct client *c);
-// The process has ended by itself with status; its socket is gone.
+// The process has ended by itself with status; its sockets are gone.
 void client_expect_exit(struct client *c, int status);
 // Stop, or SIGKILL when there is no connection; frees everything.
 void client_end(struct client *c);

@@ -1,33 +1,36 @@
 // The rollout seat of a real worker: weights, sequences, results, and what is refused.
-#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "tests/unit/engine/batch_of.h"
 #include "tests/unit/worker/client.h"
+#include "workers/weights.h"
 
 enum { VERSIONS = 2, PROMPT = 5, SAMPLES = 3, NEW_TOKENS = 12, SEQUENCES_MAX = 8 };
 
 static struct tiny_job job;
-static struct { // versions (0, 0) and (0, 1), made by a train worker
-    int fd;
-    uint64_t digest;
-} snapshots[VERSIONS];
+static uint64_t digests[VERSIONS];       // of versions (0, 0) and (0, 1), made by a train worker
+static struct td_weights_server *server; // of these two
 static const int32_t prompt[PROMPT] = {17, 30, 11, 21, 60};
 
+// From the train worker to the test, which goes on serving it.
 static void take_snapshot(struct client *c, uint64_t at, uint64_t digest) {
-    Tandem__Worker__Version v = TANDEM__WORKER__VERSION__INIT;
-    Tandem__Worker__Snapshot m = TANDEM__WORKER__SNAPSHOT__INIT;
-    v.step = at;
-    m.version = &v;
-    m.digest = digest;
-    const td_frame *f =
-        client_get(c, FRAME(snapshot, SNAPSHOT, &m), -1, TANDEM__WORKER__FRAME__BODY_SNAPSHOTTED);
-    snapshots[at].digest = f->snapshotted->digest;
-    snapshots[at].fd = fcntl(c->reply_fd, F_DUPFD_CLOEXEC, 0);
+    int fd = -1;
+    const char *address = client_attach(c)->weights_address;
+    const struct td_weights_want want = {.sources = &address,
+                                         .count = 1,
+                                         .step = at,
+                                         .digest = digest,
+                                         .deadline_ms = td_clock_ms() + CLIENT_WAIT_MS};
+    assert_int_equal(td_weights_pull(&want, &fd, NULL), TD_OK);
+    assert_int_equal(td_weights_serve(server, at, digest, fd, NULL), TD_OK);
+    digests[at] = digest;
+    close(fd);
 }
 
 static int make_job(void **state) {
@@ -36,6 +39,9 @@ static int make_job(void **state) {
     struct batch_of x;
     int fd = -1;
     tiny_job_new(&job, TD_JOB_GRPO, NULL);
+    char *path = tiny_job_path(&job, "test.weights");
+    assert_int_equal(td_weights_server_new(path, NULL, &server, NULL), TD_OK);
+    td_free(path);
     client_start(&c, &job, 60);
     client_attach(&c);
     client_setup(&c, "actor", 1);
@@ -66,9 +72,7 @@ static int make_job(void **state) {
 
 static int remove_job(void **state) {
     (void)state;
-    for (int i = 0; i < VERSIONS; i++) {
-        close(snapshots[i].fd);
-    }
+    td_weights_server_free(server);
     tiny_job_free(&job);
     return 0;
 }
@@ -80,12 +84,17 @@ static void done(struct client *c, td_frame *f, int fd) {
 static td_frame *prepare_frame_of(uint64_t lineage, uint64_t step, uint64_t digest, td_frame *f) {
     static Tandem__Worker__Version version;
     static Tandem__Worker__Prepare m;
+    static char *sources[1];
     tandem__worker__version__init(&version);
     tandem__worker__prepare__init(&m);
     version.lineage = lineage;
     version.step = step;
+    sources[0] = (char *)td_weights_server_address(server);
     m.version = &version;
     m.digest = digest;
+    m.sources = sources;
+    m.n_sources = 1;
+    m.deadline_ms = CLIENT_WAIT_MS / 2;
     tandem__worker__frame__init(f);
     f->body_case = TANDEM__WORKER__FRAME__BODY_PREPARE;
     f->prepare = &m;
@@ -111,7 +120,7 @@ static td_frame *flip_frame(uint64_t step, td_frame *f) {
 
 static void hold(struct client *c, uint64_t step) {
     td_frame f;
-    done(c, prepare_frame(step, snapshots[step].digest, &f), snapshots[step].fd);
+    done(c, prepare_frame(step, digests[step], &f), -1);
     done(c, flip_frame(step, &f), -1);
 }
 
@@ -223,6 +232,38 @@ static void test_rollout_scores_as_sampled(void **state) {
     client_end(&c);
 }
 
+// Another server says that it is what was asked for.
+static void refuses_what_is_served(struct client *c) {
+    struct td_weights_server *bad = NULL;
+    char *path = tiny_job_path(&job, "bad.weights");
+    const char *good = td_weights_server_address(server);
+    td_frame f;
+    int fd = -1, junk = memfd_create("junk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_int_equal(td_weights_server_new(path, NULL, &bad, NULL), TD_OK);
+    const struct td_weights_want want = {.sources = &good,
+                                         .count = 1,
+                                         .digest = digests[0],
+                                         .deadline_ms = td_clock_ms() + CLIENT_WAIT_MS};
+    assert_int_equal(td_weights_pull(&want, &fd, NULL), TD_OK);
+    assert_int_equal(td_weights_serve(bad, 0, digests[0] ^ 1, fd, NULL), TD_OK);
+    assert_int_equal(td_weights_serve(bad, 1, digests[1], fd, NULL), TD_OK);
+    char *address = (char *)td_weights_server_address(bad);
+    prepare_frame(0, digests[0] ^ 1, &f)->prepare->sources[0] = address;
+    client_refused(c, &f, -1, TD_ECORRUPT, "snapshot digest is");
+    prepare_frame(1, digests[1], &f)->prepare->sources[0] = address;
+    client_refused(c, &f, -1, TD_ECORRUPT, "snapshot of version (0, 0)");
+    assert_int_equal(td_weights_serve(bad, 0, digests[0], junk, NULL), TD_OK);
+    prepare_frame(0, digests[0], &f)->prepare->sources[0] = address;
+    client_refused(c, &f, -1, TD_ECLOSED, "snapshot has 0 bytes");
+    struct stat st;
+    assert_true(fstat(fd, &st) == 0 && ftruncate(junk, st.st_size) == 0);
+    client_refused(c, &f, -1, TD_ECORRUPT, "sealed");
+    td_weights_server_free(bad);
+    close(junk);
+    close(fd);
+    td_free(path);
+}
+
 static void test_rollout_weights(void **state) {
     (void)state;
     struct client c;
@@ -233,16 +274,16 @@ static void test_rollout_weights(void **state) {
     Tandem__Worker__Generate g = generate_of(1);
     client_refused(&c, FRAME(generate, GENERATE, &g), -1, TD_ECONFLICT, "no weights yet");
     client_refused(&c, flip_frame(0, &f), -1, TD_ENOENT, "was not prepared");
-    client_refused(&c, prepare_frame(0, snapshots[0].digest ^ 1, &f), snapshots[0].fd, TD_ECORRUPT,
-                   "snapshot digest is");
-    client_refused(&c, prepare_frame(1, snapshots[0].digest, &f), snapshots[0].fd, TD_ECORRUPT,
-                   "snapshot of version (0, 0)");
-    client_refused(&c, prepare_frame(0, snapshots[0].digest, &f), -1, TD_EINVAL, "without its");
-    int junk = memfd_create("junk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    client_refused(&c, prepare_frame(0, snapshots[0].digest, &f), junk, TD_ECORRUPT, "sealed");
-    close(junk);
+    refuses_what_is_served(&c);
+    prepare_frame(0, digests[0], &f)->prepare->version = NULL;
+    client_refused(&c, &f, -1, TD_EINVAL, "without a version");
+    prepare_frame(0, digests[0], &f)->prepare->n_sources = 0;
+    client_refused(&c, &f, -1, TD_ECLOSED, "there are no sources");
+    client_refused(&c, prepare_frame(0, 1, &f), -1, TD_ENOENT, "not held");
+    prepare_frame(0, 1, &f)->prepare->deadline_ms = 0;
+    client_refused(&c, &f, -1, TD_ETIMEOUT, "got 0 bytes");
     client_refused(&c, flip_frame(0, &f), -1, TD_ENOENT, "was not prepared");
-    done(&c, prepare_frame(0, snapshots[0].digest, &f), snapshots[0].fd);
+    done(&c, prepare_frame(0, digests[0], &f), -1);
     client_refused(&c, flip_frame(0, &f), -1, TD_ECONFLICT, "1 sequences are open");
     Tandem__Worker__Close all = TANDEM__WORKER__CLOSE__INIT;
     all.all = true;
@@ -250,7 +291,7 @@ static void test_rollout_weights(void **state) {
     done(&c, flip_frame(0, &f), -1);
     const Tandem__Worker__Status *s = client_attach(&c);
     assert_true(s->has_weights && s->weights->step == 0);
-    assert_int_equal(s->held_digest, snapshots[0].digest);
+    assert_int_equal(s->held_digest, digests[0]);
     client_end(&c);
 }
 
@@ -264,7 +305,7 @@ static void test_rollout_flip_drains(void **state) {
     hold(&c, 0);
     run_group(&c, 10, before);
     open_prompt(&c, 5);
-    done(&c, prepare_frame(1, snapshots[1].digest, &f), snapshots[1].fd);
+    done(&c, prepare_frame(1, digests[1], &f), -1);
     client_refused(&c, flip_frame(1, &f), -1, TD_ECONFLICT, "sequences are open");
     done(&c, flip_frame(0, &f), -1); // it is there already
     uint64_t open[] = {5, 99};
@@ -281,12 +322,12 @@ static void test_rollout_flip_drains(void **state) {
     }
     assert_true(differ);
     // A FORK gives the same weights another name.
-    done(&c, prepare_frame_of(3, 1, snapshots[1].digest, &f), snapshots[1].fd);
+    done(&c, prepare_frame_of(3, 1, digests[1], &f), -1);
     flip_frame(1, &f)->flip->version->lineage = 3;
     done(&c, &f, -1);
     const Tandem__Worker__Status *s = client_attach(&c);
     assert_true(s->weights->lineage == 3 && s->weights->step == 1);
-    assert_int_equal(s->held_digest, snapshots[1].digest);
+    assert_int_equal(s->held_digest, digests[1]);
     client_end(&c);
 }
 
@@ -380,7 +421,7 @@ static void test_rollout_attached_again(void **state) {
         const Tandem__Worker__Status *s = client_attach(&c);
         assert_true(s->set_up && s->has_weights && s->weights->step == 1);
         assert_int_equal(s->open_sequences, 0);
-        assert_int_equal(s->held_digest, snapshots[1].digest);
+        assert_int_equal(s->held_digest, digests[1]);
     }
     client_wait_beats(&c, 1);
     assert_int_equal(c.result_count, 0);

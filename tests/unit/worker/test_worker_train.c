@@ -5,11 +5,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/ipc/snapshot.h"
 #include "tests/unit/engine/batch_of.h"
 #include "tests/unit/worker/client.h"
+#include "workers/weights.h"
 
 enum { UPDATES = 4, REF = 4096, REF_CRC = 0xabc };
 
@@ -131,6 +133,17 @@ static Tandem__Worker__Save save_of(char *folder, uint64_t generation, uint64_t 
     return m;
 }
 
+static enum td_rc pull(struct client *c, uint64_t step, uint64_t digest, int *fd) {
+    struct td_err err;
+    const char *address = client_attach(c)->weights_address;
+    const struct td_weights_want want = {.sources = &address,
+                                         .count = 1,
+                                         .step = step,
+                                         .digest = digest,
+                                         .deadline_ms = td_clock_ms() + CLIENT_WAIT_MS};
+    return td_weights_pull(&want, fd, &err);
+}
+
 static void test_train_rounds_and_snapshots(void **state) {
     (void)state;
     struct client c;
@@ -145,27 +158,19 @@ static void test_train_rounds_and_snapshots(void **state) {
         expect_equal(digest(&c), after[r]);
     }
     assert_true(after[1].weight != base.weight);
-    Tandem__Worker__Version v = TANDEM__WORKER__VERSION__INIT;
-    Tandem__Worker__Snapshot m = TANDEM__WORKER__SNAPSHOT__INIT;
-    m.version = &v;
-    for (v.step = 2; v.step <= 3; v.step++) { // the last two are kept
-        v.lineage = v.step - 2;               // after a FORK the same weights have another name
-        m.digest = after[v.step].weight;
-        const td_frame *f = client_get(&c, FRAME(snapshot, SNAPSHOT, &m), -1,
-                                       TANDEM__WORKER__FRAME__BODY_SNAPSHOTTED);
+    for (uint64_t step = 2; step <= 3; step++) { // the last two are served
         struct td_snapshot s = {0};
-        assert_int_equal(td_snapshot_map(c.reply_fd, &s, NULL), TD_OK);
-        assert_true(s.step == v.step && s.digest == after[v.step].weight);
-        assert_true(f->snapshotted->version->lineage == v.lineage);
-        assert_true(f->snapshotted->digest == s.digest && f->snapshotted->bytes == s.elements * 4);
+        int fd = -1;
+        assert_int_equal(pull(&c, step, after[step].weight, &fd), TD_OK);
+        assert_int_equal(td_snapshot_map(fd, &s, NULL), TD_OK);
+        assert_true(s.step == step && s.digest == after[step].weight);
         td_snapshot_unmap(&s);
+        close(fd);
     }
-    v.step = 1;
-    m.digest = after[1].weight;
-    client_refused(&c, FRAME(snapshot, SNAPSHOT, &m), -1, TD_ENOENT, "no snapshot of version");
-    v.step = 3;
-    m.digest = after[2].weight;
-    client_refused(&c, FRAME(snapshot, SNAPSHOT, &m), -1, TD_ENOENT, "no snapshot of version");
+    int fd = -1;
+    assert_int_equal(pull(&c, 1, after[1].weight, &fd), TD_ENOENT);
+    assert_int_equal(pull(&c, 3, after[2].weight, &fd), TD_ENOENT);
+    assert_int_equal(fd, -1);
     client_end(&c);
 }
 
@@ -362,10 +367,9 @@ static void test_train_attached_again(void **state) {
     assert_true(s->weight_digest == want.weight && s->state_digest == want.state);
     assert_true(s->finished_ref_offset == REF + 1 && s->finished_ref_crc == REF_CRC);
     assert_int_equal(s->n_round_metrics, want.metrics);
-    assert_int_equal(s->n_snapshots, 2);
-    assert_true(s->snapshots[0]->step == 0 && s->snapshots[1]->step == 1);
-    assert_int_equal(s->n_snapshot_digests, 2);
-    assert_true(s->snapshot_digests[1] == s->weight_digest);
+    int fd = -1;
+    assert_int_equal(pull(&c, 1, want.weight, &fd), TD_OK); // it serves on
+    close(fd);
     client_end(&c);
 }
 
