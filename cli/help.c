@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "lib/spec/daemon_settings.h"
 #include "lib/spec/schema.h"
 
 static int print_commands(void) {
@@ -10,6 +11,8 @@ static int print_commands(void) {
         printf("  tandem %-9s %s\n", c->name, c->summary);
     }
     printf("\n`tandem help COMMAND` shows its arguments, `tandem help KEY` a key of the job file.\n"
+           "`tandem help coordinator.yaml`, rollout.yaml and train.yaml show the settings of "
+           "daemons.\n"
            "Exit status: 0 fine, 1 failed, 2 wrong usage or job file, 3 not found,\n"
            "4 no coordinator in time, 5 not authorised, 6 the job was cancelled,\n"
            "124 waited long enough, 130 interrupted.\n");
@@ -54,6 +57,21 @@ static int print_key(const char *name) {
     return TD_CLI_OK;
 }
 
+// "coordinator.yaml" and so on: the settings of a daemon.
+static bool print_daemon_file(const char *name) {
+    struct td_buf out = {0};
+    for (int role = 0; role < TD_DAEMON_ROLES && out.len == 0; role++) {
+        size_t n = strlen(td_daemon_role_name(role));
+        if (strncmp(name, td_daemon_role_name(role), n) == 0 && strcmp(name + n, ".yaml") == 0) {
+            td_daemon_settings_print_example(role, &out);
+        }
+    }
+    bool found = out.len > 0;
+    fputs(td_buf_str(&out), stdout);
+    td_buf_fini(&out);
+    return found;
+}
+
 int td_cli_help(int argc, char **argv) {
     if (argc == 1) {
         return print_commands();
@@ -76,6 +94,9 @@ int td_cli_help(int argc, char **argv) {
         td_spec_print_docs(&out);
         fputs(td_buf_str(&out), stdout);
         td_buf_fini(&out);
+        return TD_CLI_OK;
+    }
+    if (print_daemon_file(argv[1])) {
         return TD_CLI_OK;
     }
     return print_key(argv[1]);

@@ -47,7 +47,7 @@ const struct td_cli_command *td_cli_commands(void) {
          td_cli_cancel},
         {"validate", "-f JOB.yaml [key=value ...]", "check a job file and say what has no effect",
          NULL, td_cli_validate},
-        {"help", "[COMMAND | KEY | keys | job-file]",
+        {"help", "[COMMAND | KEY | keys | job-file | coordinator.yaml | rollout.yaml | train.yaml]",
          "help on a command or on a key of the job file", NULL, td_cli_help},
         {"version", "", "version and build id", NULL, td_cli_version},
         {0},

@@ -75,7 +75,7 @@ static enum td_rc take(const struct td_spec_key *key, const char *text, struct t
     } else if (!td_spec_value_check(key, value, &why)) {
         rc = td_fail(err, TD_ECORRUPT, "job spec: %s: %s", key->name, td_buf_str(&why));
     } else {
-        td_spec_value_store(key, value, spec);
+        td_spec_value_store(key, value, spec, spec->arena);
     }
     json_decref(value);
     td_buf_fini(&why);

@@ -1,4 +1,4 @@
-// Settings as fields of struct td_job_spec: see value_int.h. Pure.
+// Settings as fields of a struct: see value_int.h. Pure.
 #include "lib/spec/value_int.h"
 
 #include <assert.h>
@@ -10,23 +10,23 @@
 
 static_assert(sizeof(enum td_job_kind) == sizeof(int), "enums are stored as int");
 
-static void *field(const struct td_spec_key *key, const struct td_job_spec *spec) {
+static void *field(const struct td_spec_key *key, const void *fields) {
     td_assert(key->cls == TD_SPEC_DONE);
-    return (char *)spec + key->offset;
+    return (char *)fields + key->offset;
 }
 
-static const char *keep(struct td_job_spec *spec, const json_t *value) {
+static const char *keep(struct td_arena *arena, const json_t *value) {
     return json_is_string(value)
-               ? td_arena_strndup(spec->arena, json_string_value(value), json_string_length(value))
+               ? td_arena_strndup(arena, json_string_value(value), json_string_length(value))
                : NULL;
 }
 
-static void store_strings(struct td_job_spec *spec, const json_t *value,
+static void store_strings(struct td_arena *arena, const json_t *value,
                           struct td_spec_strings *out) {
     size_t n = json_array_size(value);
-    const char **items = td_arena_alloc(spec->arena, (n + 1) * sizeof *items);
+    const char **items = td_arena_alloc(arena, (n + 1) * sizeof *items);
     for (size_t i = 0; i < n; i++) {
-        items[i] = keep(spec, json_array_get(value, i));
+        items[i] = keep(arena, json_array_get(value, i));
     }
     *out = (struct td_spec_strings){.items = items, .count = (int)n};
 }
@@ -36,43 +36,44 @@ static void store_rewards(struct td_job_spec *spec, const json_t *value) {
     struct td_spec_reward *rewards = td_arena_alloc(spec->arena, (n + 1) * sizeof *rewards);
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(value, i);
-        rewards[i].data_source = keep(spec, json_object_get(item, "data_source"));
-        rewards[i].grader = keep(spec, json_object_get(item, "grader"));
-        rewards[i].pattern = keep(spec, json_object_get(item, "pattern"));
+        rewards[i].data_source = keep(spec->arena, json_object_get(item, "data_source"));
+        rewards[i].grader = keep(spec->arena, json_object_get(item, "grader"));
+        rewards[i].pattern = keep(spec->arena, json_object_get(item, "pattern"));
     }
     spec->tandem.rewards = rewards;
     spec->tandem.reward_count = (int)n;
 }
 
-void td_spec_value_store(const struct td_spec_key *key, const json_t *value,
-                         struct td_job_spec *spec) {
+void td_spec_value_store(const struct td_spec_key *key, const json_t *value, void *fields,
+                         struct td_arena *arena) {
     bool null = json_is_null(value);
     switch (key->type) {
     case TD_SPEC_INT:
-        *(int64_t *)field(key, spec) = null ? TD_SPEC_UNSET : json_integer_value(value);
+        *(int64_t *)field(key, fields) = null ? TD_SPEC_UNSET : json_integer_value(value);
         break;
     case TD_SPEC_FLOAT:
-        *(double *)field(key, spec) = null ? TD_SPEC_UNSET : json_number_value(value);
+        *(double *)field(key, fields) = null ? TD_SPEC_UNSET : json_number_value(value);
         break;
     case TD_SPEC_BOOL:
-        *(bool *)field(key, spec) = json_is_true(value);
+        *(bool *)field(key, fields) = json_is_true(value);
         break;
     case TD_SPEC_STRING:
-        *(const char **)field(key, spec) = keep(spec, value);
+        *(const char **)field(key, fields) =
+            key->blank && json_string_length(value) == 0 ? NULL : keep(arena, value);
         break;
     case TD_SPEC_ENUM:
-        *(int *)field(key, spec) = td_spec_word(key->values, json_string_value(value));
+        *(int *)field(key, fields) = td_spec_word(key->values, json_string_value(value));
         break;
     case TD_SPEC_STRINGS:
-        store_strings(spec, value, field(key, spec));
+        store_strings(arena, value, field(key, fields));
         break;
     case TD_SPEC_PAIR:
         for (size_t i = 0; i < 2; i++) {
-            ((double *)field(key, spec))[i] = json_number_value(json_array_get(value, i));
+            ((double *)field(key, fields))[i] = json_number_value(json_array_get(value, i));
         }
         break;
     case TD_SPEC_REWARDS:
-        store_rewards(spec, value);
+        store_rewards(fields, value);
         break;
     default:
         break;
@@ -80,10 +81,12 @@ void td_spec_value_store(const struct td_spec_key *key, const json_t *value,
 }
 
 void td_spec_value_follow(const struct td_spec_key *key, const struct td_spec_key *from,
-                          struct td_job_spec *spec) {
+                          void *fields) {
+    static_assert(sizeof(const char *) == 8, "every type that follows has 8 bytes");
     td_assert_op(key->type, ==, from->type);
-    td_assert(key->type == TD_SPEC_INT || key->type == TD_SPEC_FLOAT);
-    memcpy(field(key, spec), field(from, spec), 8);
+    td_assert(key->type == TD_SPEC_INT || key->type == TD_SPEC_FLOAT ||
+              key->type == TD_SPEC_STRING);
+    memcpy(field(key, fields), field(from, fields), 8);
 }
 
 // --- fields to text
@@ -141,9 +144,8 @@ static void print_word(const struct td_spec_key *key, int place, struct td_buf *
     td_buf_printf(out, "\"%.*s\"", (int)strcspn(words, "|"), words);
 }
 
-void td_spec_value_print(const struct td_spec_key *key, const struct td_job_spec *spec,
-                         struct td_buf *out) {
-    const void *at = field(key, spec);
+void td_spec_value_print(const struct td_spec_key *key, const void *fields, struct td_buf *out) {
+    const void *at = field(key, fields);
     switch (key->type) {
     case TD_SPEC_INT:
         if (key->nullable && *(const int64_t *)at == TD_SPEC_UNSET) {
@@ -179,7 +181,7 @@ void td_spec_value_print(const struct td_spec_key *key, const struct td_job_spec
         td_buf_puts(out, "]");
         break;
     case TD_SPEC_REWARDS:
-        print_rewards(spec, out);
+        print_rewards(fields, out);
         break;
     default:
         break;

@@ -1,18 +1,14 @@
-// A job file and overrides to a spec: leaves with their places are collected, matched with the
-// table, checked, stored; then come defaults, what follows from other settings, and the checks of
-// settings against each other. All errors are gathered. Pure but for reading the file.
-#include "lib/spec/job_spec.h"
+// A file and overrides to a struct: leaves with their places are collected, matched with a table,
+// checked, stored; then come defaults and what follows from other settings. All errors are
+// gathered. Pure.
+#include "lib/spec/load_int.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "lib/base/check.h"
-#include "lib/base/file.h"
-#include "lib/spec/load_int.h"
 #include "lib/spec/value_int.h"
-
-enum { KINDS_ALL = TD_KINDS_GRPO | TD_KINDS_SFT };
 
 // --- reporting
 
@@ -40,7 +36,7 @@ static void report_error(struct td_spec_loader *l, const struct td_spec_leaf *le
 
 static struct td_spec_slot *slot_of(const struct td_spec_loader *l, const char *key) {
     size_t index = 0;
-    const struct td_spec_key *found = td_spec_find(key, l->kinds, &index);
+    const struct td_spec_key *found = td_spec_table_find(l->table, key, l->kinds, &index);
     td_assert(found != NULL);
     return (struct td_spec_slot *)&l->slots[index];
 }
@@ -91,6 +87,14 @@ static void add_leaf(struct td_spec_loader *l, const char *name, const struct td
     };
 }
 
+static bool is_key(const struct td_spec_loader *l, const char *name) {
+    return td_spec_table_find(l->table, name, l->table->kinds, NULL) != NULL;
+}
+
+static bool is_section(const struct td_spec_loader *l, const char *name) {
+    return td_spec_table_is_section(l->table, name, l->table->kinds);
+}
+
 // Walks maps that are sections of the table; everything else is a value. Known to no kind: one leaf
 // for the whole, so that a misspelt section is one error.
 static void collect(struct td_spec_loader *l, const struct td_yaml_node *root, const char *name,
@@ -117,8 +121,8 @@ static void collect(struct td_spec_loader *l, const struct td_yaml_node *root, c
         }
         const struct td_yaml_node *next = depth > 0 ? node->next : NULL;
         const char *at = td_buf_str(&path);
-        bool section = node->kind == TD_YAML_MAP && !td_spec_find(at, KINDS_ALL, NULL) &&
-                       (path.len == 0 || td_spec_is_section(at, KINDS_ALL));
+        bool section =
+            node->kind == TD_YAML_MAP && !is_key(l, at) && (path.len == 0 || is_section(l, at));
         if (section) {
             td_assert_op(depth, <, TD_YAML_DEPTH_MAX + 1);
             stack[depth].next = next;
@@ -186,18 +190,13 @@ static void collect_override(struct td_spec_loader *l, const char *arg) {
     collect(l, node, name, arg);
 }
 
-// The kind decides which table holds, so it is looked for before anything is judged.
-static void find_kind(struct td_spec_loader *l) {
-    const struct td_spec_key *key = td_spec_find("tandem.kind", KINDS_ALL, NULL);
-    int kind = TD_JOB_GRPO;
-    for (size_t i = 0; i < l->leaf_count; i++) {
-        const struct td_spec_leaf *leaf = &l->leaves[i];
-        if (strcmp(leaf->name, key->name) == 0 && leaf->node->kind == TD_YAML_SCALAR) {
-            int word = td_spec_word(key->values, leaf->node->text);
-            kind = word >= 0 ? word : kind;
-        }
+enum td_rc td_spec_collect(struct td_spec_loader *l, const struct td_spec_text *text,
+                           struct td_err *err) {
+    enum td_rc rc = collect_text(l, text->bytes, text->n, err);
+    for (size_t i = 0; i < text->override_count && rc == TD_OK; i++) {
+        collect_override(l, text->overrides[i]);
     }
-    l->kinds = 1u << kind;
+    return rc;
 }
 
 // --- leaves against the table
@@ -207,25 +206,36 @@ static bool same_word(const char *a, const char *b) {
     return last_a && last_b && strcmp(last_a, last_b) == 0;
 }
 
+// The kinds that know name, as a key or a section.
+static unsigned kinds_of(const struct td_spec_loader *l, const char *name) {
+    unsigned has = 0;
+    for (unsigned kind = 1; kind <= l->table->kinds; kind <<= 1) {
+        if (td_spec_table_find(l->table, name, kind, NULL) ||
+            td_spec_table_is_section(l->table, name, kind)) {
+            has |= kind;
+        }
+    }
+    return has;
+}
+
 static void complain_unknown(struct td_spec_loader *l, const struct td_spec_leaf *leaf) {
     struct td_buf what = {0}, near = {0};
-    bool sft = l->kinds == TD_KINDS_SFT;
-    if (td_spec_is_section(leaf->name, l->kinds)) {
+    unsigned has = kinds_of(l, leaf->name);
+    if (has & l->kinds) {
         if (!td_yaml_is_null(leaf->node)) {
             td_buf_puts(&what, "this is a section; write its keys below it");
         }
-    } else if (td_spec_find(leaf->name, KINDS_ALL, NULL) ||
-               td_spec_is_section(leaf->name, KINDS_ALL)) {
-        td_buf_printf(&what, "belongs to jobs of kind %s, and tandem.kind is %s; remove it",
-                      sft ? "grpo" : "sft", sft ? "sft" : "grpo");
-        if (td_spec_nearest(leaf->name, l->kinds, &near) &&
+    } else if (has) {
+        l->table->print_foreign(has, l->kinds, &what);
+        td_buf_puts(&what, "; remove it");
+        if (td_spec_table_nearest(l->table, leaf->name, l->kinds, &near) &&
             same_word(leaf->name, td_buf_str(&near))) {
             td_buf_printf(&what, ", or use %s", td_buf_str(&near));
         }
-    } else if (td_spec_nearest(leaf->name, l->kinds, &near)) {
+    } else if (td_spec_table_nearest(l->table, leaf->name, l->kinds, &near)) {
         td_buf_printf(&what, "unknown key; did you mean %s?", td_buf_str(&near));
     } else {
-        td_buf_puts(&what, "unknown key; `tandem help keys` lists all");
+        td_buf_printf(&what, "unknown key; %s", l->table->listing);
     }
     if (what.len) {
         report_error(l, leaf, leaf->name, td_buf_str(&what));
@@ -248,7 +258,7 @@ static bool interpolates(const struct td_yaml_node *node) {
 
 static void take_leaf(struct td_spec_loader *l, const struct td_spec_leaf *leaf) {
     size_t index = 0;
-    const struct td_spec_key *key = td_spec_find(leaf->name, l->kinds, &index);
+    const struct td_spec_key *key = td_spec_table_find(l->table, leaf->name, l->kinds, &index);
     if (!key) {
         complain_unknown(l, leaf);
         return;
@@ -280,7 +290,7 @@ static void take_leaf(struct td_spec_loader *l, const struct td_spec_leaf *leaf)
     td_buf_fini(&why);
 }
 
-// --- from settings to the spec
+// --- from settings to fields
 
 // null on a key that follows another one is the same as not to set it.
 static bool follows(const struct td_spec_key *key, const struct td_spec_slot *slot) {
@@ -289,17 +299,17 @@ static bool follows(const struct td_spec_key *key, const struct td_spec_slot *sl
 
 static void store_all(struct td_spec_loader *l) {
     unsigned kinds;
-    for (size_t i = 0; i < td_spec_key_count(); i++) {
-        const struct td_spec_key *key = td_spec_key(i, &kinds);
+    for (size_t i = 0; i < td_spec_table_count(l->table); i++) {
+        const struct td_spec_key *key = td_spec_table_key(l->table, i, &kinds);
         struct td_spec_slot *slot = &l->slots[i];
         if (key->cls != TD_SPEC_DONE || !(kinds & l->kinds) || follows(key, slot)) {
             continue;
         }
         if (slot->leaf && !slot->bad) {
-            td_spec_value_store(key, slot->value, l->spec);
+            td_spec_value_store(key, slot->value, l->fields, l->kept);
         } else if (key->def) {
             json_t *value = td_spec_value_parse(key->def);
-            td_spec_value_store(key, value, l->spec);
+            td_spec_value_store(key, value, l->fields, l->kept);
             json_decref(value);
         } else if (!slot->bad) {
             td_spec_complain(l, key->name, "missing, but needed: %s", key->help);
@@ -309,99 +319,24 @@ static void store_all(struct td_spec_loader *l) {
 
 static void store_followers(struct td_spec_loader *l) {
     unsigned kinds;
-    for (size_t i = 0; i < td_spec_key_count(); i++) {
-        const struct td_spec_key *key = td_spec_key(i, &kinds);
+    for (size_t i = 0; i < td_spec_table_count(l->table); i++) {
+        const struct td_spec_key *key = td_spec_table_key(l->table, i, &kinds);
         if (key->cls == TD_SPEC_DONE && (kinds & l->kinds) && follows(key, &l->slots[i])) {
-            td_spec_value_follow(key, td_spec_find(key->def + 1, l->kinds, NULL), l->spec);
+            td_spec_value_follow(key, td_spec_table_find(l->table, key->def + 1, l->kinds, NULL),
+                                 l->fields);
         }
     }
 }
 
-// What the table cannot say: one setting under two names, and a choice implied by another one.
-static void derive(struct td_spec_loader *l) {
-    struct td_spec_actor *actor = &l->spec->actor;
-    bool sft = l->kinds == TD_KINDS_SFT;
-    const char *dynamic = sft ? "data.use_dynamic_bsz" : "actor_rollout_ref.actor.use_dynamic_bsz";
-    const char *micro = sft ? "data.micro_batch_size_per_gpu"
-                            : "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu";
-    if (!td_spec_was_set(l, dynamic) && td_spec_was_set(l, micro) &&
-        actor->ppo_micro_batch_size_per_gpu > 0) {
-        actor->use_dynamic_bsz = false;
-    }
-    if (!sft && td_spec_was_set(l, "actor_rollout_ref.actor.grad_clip") &&
-        !td_spec_was_set(l, "actor_rollout_ref.actor.optim.clip_grad")) {
-        actor->optim.clip_grad = actor->grad_clip;
-    }
-}
-
-static json_t *neutral_value(struct td_spec_loader *l, const struct td_spec_key *key) {
-    if (*key->def != '=') {
-        return td_spec_value_parse(key->def);
-    }
-    struct td_buf text = {0};
-    td_spec_value_print(td_spec_find(key->def + 1, l->kinds, NULL), l->spec, &text);
-    json_t *value = td_spec_value_parse(td_buf_str(&text));
-    td_buf_fini(&text);
-    return value;
-}
-
-static void check_refused(struct td_spec_loader *l) {
-    unsigned kinds;
-    for (size_t i = 0; i < td_spec_key_count(); i++) {
-        const struct td_spec_key *key = td_spec_key(i, &kinds);
-        if (key->cls != TD_SPEC_REFUSED || !l->slots[i].value || l->slots[i].bad) {
-            continue;
-        }
-        json_t *neutral = neutral_value(l, key);
-        if (!td_spec_value_equal(l->slots[i].value, neutral)) {
-            struct td_buf text = {0};
-            td_spec_json_print(neutral, &text);
-            td_spec_complain(l, key->name, "known, but only %s is possible here: %s",
-                             td_buf_str(&text), key->help);
-            td_buf_fini(&text);
-        }
-        json_decref(neutral);
-    }
-}
-
-static void list_idle(struct td_spec_loader *l) {
-    unsigned kinds;
-    for (size_t i = 0; i < td_spec_key_count(); i++) {
-        const struct td_spec_key *key = td_spec_key(i, &kinds);
-        if (key->cls == TD_SPEC_NO_EFFECT && l->slots[i].leaf && !l->slots[i].bad) {
-            l->notes->no_effect_count++;
-            td_buf_printf(&l->notes->no_effect, "%s: %s\n", key->name, key->help);
-        }
-    }
-    const struct td_spec_strings *loggers = &l->spec->trainer.logger;
-    for (int i = 0; i < loggers->count; i++) {
-        if (td_spec_word("console|file", loggers->items[i]) < 0) {
-            l->notes->no_effect_count++;
-            td_buf_printf(&l->notes->no_effect, "trainer.logger: %s is not written to\n",
-                          loggers->items[i]);
-        }
-    }
-}
-
-static enum td_rc load(struct td_spec_loader *l, const struct td_spec_text *text,
-                       struct td_err *err) {
-    enum td_rc rc = collect_text(l, text->bytes, text->n, err);
-    if (rc != TD_OK) {
-        return rc;
-    }
-    for (size_t i = 0; i < text->override_count; i++) {
-        collect_override(l, text->overrides[i]);
-    }
-    find_kind(l);
+void td_spec_fill(struct td_spec_loader *l) {
     for (size_t i = 0; i < l->leaf_count && l->notes->error_count < TD_SPEC_ERRORS_MAX; i++) {
         take_leaf(l, &l->leaves[i]);
     }
     store_all(l);
     store_followers(l);
-    derive(l);
-    td_spec_check_together(l);
-    check_refused(l);
-    list_idle(l);
+}
+
+enum td_rc td_spec_verdict(const struct td_spec_loader *l, struct td_err *err) {
     if (l->notes->error_count == 0) {
         return TD_OK;
     }
@@ -410,62 +345,23 @@ static enum td_rc load(struct td_spec_loader *l, const struct td_spec_text *text
                    l->notes->error_count == 1 ? "" : "s", (int)strcspn(first, "\n"), first);
 }
 
-enum td_rc td_job_spec_parse(const struct td_spec_text *text, struct td_job_spec **out,
-                             struct td_spec_notes *notes, struct td_err *err) {
-    struct td_err cause = {0};
+struct td_spec_loader *td_spec_loader_new(const struct td_spec_table *table, const char *name,
+                                          struct td_spec_notes *notes) {
     struct td_spec_loader *l = td_alloc(sizeof *l);
-    l->name = text->name;
+    l->table = table;
+    l->name = name;
     l->notes = notes;
     l->arena = td_arena_new();
-    l->spec = td_job_spec_new();
-    enum td_rc rc = load(l, text, &cause);
-    if (rc == TD_OK) {
-        *out = l->spec;
-        l->spec = NULL;
-    } else if (err) {
-        *err = cause;
-    }
+    return l;
+}
+
+void td_spec_loader_free(struct td_spec_loader *l) {
     for (size_t i = 0; i < TD_SPEC_KEYS_MAX; i++) {
         json_decref(l->slots[i].value);
     }
-    td_job_spec_free(l->spec);
     td_arena_free(l->arena);
     td_free(l->leaves);
     td_free(l);
-    return rc;
-}
-
-enum td_rc td_job_spec_load(const char *path, const char *const *overrides, size_t count,
-                            struct td_job_spec **out, struct td_spec_notes *notes,
-                            struct td_err *err) {
-    struct td_err cause = {0};
-    struct td_buf bytes = {0};
-    enum td_rc rc = td_file_read(path, TD_SPEC_FILE_MAX, &bytes, &cause);
-    if (rc == TD_OK) {
-        struct td_spec_text text = {path, td_buf_str(&bytes), bytes.len, overrides, count};
-        rc = td_job_spec_parse(&text, out, notes, err);
-    } else {
-        notes->error_count++;
-        td_buf_printf(&notes->errors, "%s\n", cause.msg);
-        if (err) {
-            *err = cause;
-        }
-    }
-    td_buf_fini(&bytes);
-    return rc;
-}
-
-struct td_job_spec *td_job_spec_new(void) {
-    struct td_job_spec *spec = td_alloc(sizeof *spec);
-    spec->arena = td_arena_new();
-    return spec;
-}
-
-void td_job_spec_free(struct td_job_spec *spec) {
-    if (spec) {
-        td_arena_free(spec->arena);
-        td_free(spec);
-    }
 }
 
 void td_spec_notes_fini(struct td_spec_notes *notes) {

@@ -1,4 +1,5 @@
-// What the files that load a job file share. One loader per load; nothing outlives it but the spec.
+// What the files that load settings share. One loader per load; nothing outlives it but the struct
+// that it fills.
 #ifndef TD_SPEC_LOAD_INT_H
 #define TD_SPEC_LOAD_INT_H
 
@@ -27,14 +28,29 @@ struct td_spec_slot {                // per key of the table
 
 struct td_spec_loader {
     const char *name; // of the file, for messages
-    struct td_arena *arena;
-    struct td_job_spec *spec;
+    const struct td_spec_table *table;
+    struct td_arena *arena;   // its own
+    void *fields;             // the struct of the table
+    struct td_arena *kept;    // what outlives the loader: the struct's
+    struct td_job_spec *spec; // fields, of a job
     struct td_spec_notes *notes;
-    unsigned kinds; // the one kind of the job
+    unsigned kinds; // the one kind of the file
     struct td_spec_leaf *leaves;
     size_t leaf_count, leaf_cap;
     struct td_spec_slot slots[TD_SPEC_KEYS_MAX];
 };
+
+// Collects leaves from the text and the overrides. Not OK: that is no text of settings.
+enum td_rc td_spec_collect(struct td_spec_loader *l, const struct td_spec_text *text,
+                           struct td_err *err) TD_MUST_CHECK;
+// Matches leaves with the table's keys of l->kinds, and fills the fields, with defaults too.
+void td_spec_fill(struct td_spec_loader *l);
+// TD_EINVAL when there were errors: their number and the first.
+enum td_rc td_spec_verdict(const struct td_spec_loader *l, struct td_err *err) TD_MUST_CHECK;
+// name is that of the file.
+struct td_spec_loader *td_spec_loader_new(const struct td_spec_table *table, const char *name,
+                                          struct td_spec_notes *notes);
+void td_spec_loader_free(struct td_spec_loader *l);
 
 // One line of an error or a warning about key, with the place where the user set it.
 void td_spec_complain(struct td_spec_loader *l, const char *key, const char *fmt, ...)

@@ -55,7 +55,8 @@ static int score(const char *name, const char *candidate, size_t m) {
     return words < FAR ? least(best, 12 + 16 * words + distance(name, n, candidate, m)) : best;
 }
 
-bool td_spec_nearest(const char *name, unsigned kinds, struct td_buf *out) {
+bool td_spec_table_nearest(const struct td_spec_table *table, const char *name, unsigned kinds,
+                           struct td_buf *out) {
     const char *best = NULL;
     size_t best_len = 0;
     int best_score = FAR;
@@ -63,9 +64,9 @@ bool td_spec_nearest(const char *name, unsigned kinds, struct td_buf *out) {
     if (n == 0 || n >= NAME_MAX_BYTES) {
         return false;
     }
-    for (size_t i = 0; i < td_spec_key_count(); i++) {
+    for (size_t i = 0; i < td_spec_table_count(table); i++) {
         unsigned has;
-        const struct td_spec_key *key = td_spec_key(i, &has);
+        const struct td_spec_key *key = td_spec_table_key(table, i, &has);
         for (size_t m = 0; (has & kinds) && m < NAME_MAX_BYTES; m++) {
             if (key->name[m] != '.' && key->name[m] != '\0') {
                 continue;

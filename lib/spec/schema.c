@@ -6,28 +6,36 @@
 #include "lib/base/check.h"
 #include "lib/spec/schema_int.h"
 
-const struct td_spec_section *td_spec_section(int i) {
-    static const struct td_spec_section *const sections[TD_SPEC_SECTIONS] = {
-        &td_spec_tandem_section, &td_spec_tandem_grpo_section, &td_spec_data_section,
-        &td_spec_actor_section,  &td_spec_rollout_section,     &td_spec_trainer_section,
-        &td_spec_sft_section,
-    };
-    td_assert(i >= 0 && i < TD_SPEC_SECTIONS);
-    return sections[i];
+static const struct td_spec_section *const job_sections[TD_SPEC_SECTIONS] = {
+    &td_spec_tandem_section, &td_spec_tandem_grpo_section, &td_spec_data_section,
+    &td_spec_actor_section,  &td_spec_rollout_section,     &td_spec_trainer_section,
+    &td_spec_sft_section,
+};
+
+static void print_foreign_job(unsigned has, unsigned kind, struct td_buf *out) {
+    (void)has; // there are two kinds
+    bool sft = kind == TD_KINDS_SFT;
+    td_buf_printf(out, "belongs to jobs of kind %s, and tandem.kind is %s", sft ? "grpo" : "sft",
+                  sft ? "sft" : "grpo");
 }
 
-size_t td_spec_key_count(void) {
+const struct td_spec_table td_spec_jobs = {job_sections, TD_SPEC_SECTIONS,
+                                           TD_KINDS_GRPO | TD_KINDS_SFT, print_foreign_job,
+                                           "`tandem help keys` lists all"};
+
+size_t td_spec_table_count(const struct td_spec_table *table) {
     size_t count = 0;
-    for (int s = 0; s < TD_SPEC_SECTIONS; s++) {
-        count += td_spec_section(s)->count;
+    for (int s = 0; s < table->section_count; s++) {
+        count += table->sections[s]->count;
     }
     td_assert_op(count, <=, TD_SPEC_KEYS_MAX);
     return count;
 }
 
-const struct td_spec_key *td_spec_key(size_t i, unsigned *kinds) {
-    for (int s = 0; s < TD_SPEC_SECTIONS; s++) {
-        const struct td_spec_section *section = td_spec_section(s);
+const struct td_spec_key *td_spec_table_key(const struct td_spec_table *table, size_t i,
+                                            unsigned *kinds) {
+    for (int s = 0; s < table->section_count; s++) {
+        const struct td_spec_section *section = table->sections[s];
         if (i < section->count) {
             *kinds = section->kinds;
             return &section->keys[i];
@@ -37,10 +45,11 @@ const struct td_spec_key *td_spec_key(size_t i, unsigned *kinds) {
     return NULL;
 }
 
-const struct td_spec_key *td_spec_find(const char *name, unsigned kinds, size_t *index) {
+const struct td_spec_key *td_spec_table_find(const struct td_spec_table *table, const char *name,
+                                             unsigned kinds, size_t *index) {
     size_t number = 0;
-    for (int s = 0; s < TD_SPEC_SECTIONS; s++) {
-        const struct td_spec_section *section = td_spec_section(s);
+    for (int s = 0; s < table->section_count; s++) {
+        const struct td_spec_section *section = table->sections[s];
         for (size_t i = 0; i < section->count && (section->kinds & kinds); i++) {
             if (strcmp(section->keys[i].name, name) == 0) {
                 if (index) {
@@ -54,10 +63,10 @@ const struct td_spec_key *td_spec_find(const char *name, unsigned kinds, size_t 
     return NULL;
 }
 
-bool td_spec_is_section(const char *name, unsigned kinds) {
+bool td_spec_table_is_section(const struct td_spec_table *table, const char *name, unsigned kinds) {
     size_t n = strlen(name);
-    for (int s = 0; s < TD_SPEC_SECTIONS; s++) {
-        const struct td_spec_section *section = td_spec_section(s);
+    for (int s = 0; s < table->section_count; s++) {
+        const struct td_spec_section *section = table->sections[s];
         for (size_t i = 0; i < section->count && (section->kinds & kinds); i++) {
             const char *key = section->keys[i].name;
             if (strncmp(key, name, n) == 0 && key[n] == '.') {
@@ -66,6 +75,31 @@ bool td_spec_is_section(const char *name, unsigned kinds) {
         }
     }
     return false;
+}
+
+const struct td_spec_section *td_spec_section(int i) {
+    td_assert(i >= 0 && i < TD_SPEC_SECTIONS);
+    return job_sections[i];
+}
+
+size_t td_spec_key_count(void) {
+    return td_spec_table_count(&td_spec_jobs);
+}
+
+const struct td_spec_key *td_spec_key(size_t i, unsigned *kinds) {
+    return td_spec_table_key(&td_spec_jobs, i, kinds);
+}
+
+const struct td_spec_key *td_spec_find(const char *name, unsigned kinds, size_t *index) {
+    return td_spec_table_find(&td_spec_jobs, name, kinds, index);
+}
+
+bool td_spec_is_section(const char *name, unsigned kinds) {
+    return td_spec_table_is_section(&td_spec_jobs, name, kinds);
+}
+
+bool td_spec_nearest(const char *name, unsigned kinds, struct td_buf *out) {
+    return td_spec_table_nearest(&td_spec_jobs, name, kinds, out);
 }
 
 int td_spec_word(const char *words, const char *word) {

@@ -293,7 +293,8 @@ bool td_spec_value_check(const struct td_spec_key *key, const json_t *value, str
     case TD_SPEC_BOOL:
         return json_is_boolean(value) || not_a(key, value, why);
     case TD_SPEC_STRING:
-        return json_string_length(value) > 0 || not_a(key, value, why);
+        return json_string_length(value) > 0 || (key->blank && json_is_string(value)) ||
+               not_a(key, value, why);
     case TD_SPEC_ENUM:
         return check_word(key, value, why);
     case TD_SPEC_STRINGS:

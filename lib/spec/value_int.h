@@ -1,5 +1,6 @@
-// Values of settings: from YAML to JSON, from JSON to a field of struct td_job_spec, and back to
-// text. What a value must be is the schema's word.
+// Values of settings: from YAML to JSON, from JSON to a field of the table's struct, and back to
+// text. What a value must be is the schema's word. fields: struct td_job_spec or
+// struct td_daemon_settings.
 #ifndef TD_SPEC_VALUE_INT_H
 #define TD_SPEC_VALUE_INT_H
 
@@ -17,15 +18,14 @@ json_t *td_spec_value_read(const struct td_spec_key *key, const struct td_yaml_n
                            struct td_buf *why);
 // Whether value fits key (DONE): type, range, words. *why gets what is wrong.
 bool td_spec_value_check(const struct td_spec_key *key, const json_t *value, struct td_buf *why);
-// Puts a value that was checked into its field; text is copied into spec->arena.
-void td_spec_value_store(const struct td_spec_key *key, const json_t *value,
-                         struct td_job_spec *spec);
+// Puts a value that was checked into its field; text is copied into arena.
+void td_spec_value_store(const struct td_spec_key *key, const json_t *value, void *fields,
+                         struct td_arena *arena);
 // Appends the canonical JSON text of the field.
-void td_spec_value_print(const struct td_spec_key *key, const struct td_job_spec *spec,
-                         struct td_buf *out);
+void td_spec_value_print(const struct td_spec_key *key, const void *fields, struct td_buf *out);
 // Copies the field of from into that of key (same type).
 void td_spec_value_follow(const struct td_spec_key *key, const struct td_spec_key *from,
-                          struct td_job_spec *spec);
+                          void *fields);
 // Equal as settings are: 1 and 1.0 are.
 bool td_spec_value_equal(const json_t *a, const json_t *b);
 // Parses JSON text of the table or of canonical bytes; NULL when it is none.

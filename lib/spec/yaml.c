@@ -98,7 +98,8 @@ static enum td_rc take_event(struct builder *b, const yaml_event_t *event, struc
     switch (event->type) {
     case YAML_DOCUMENT_START_EVENT:
         if (++b->documents > 1) {
-            return fail_at(&event->start_mark, err, "a second document (---); a file is one job");
+            return fail_at(&event->start_mark, err,
+                           "a second document (---); write a file for each");
         }
         return TD_OK;
     case YAML_ALIAS_EVENT:

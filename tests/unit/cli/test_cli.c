@@ -44,6 +44,8 @@ static void test_cli_commands(void **state) {
          NULL},
         {{"help", "keys", NULL}, 0, "grpo actor_rollout_ref.rollout.n\n", NULL},
         {{"help", "job-file", NULL}, 0, "# The job file\n", NULL},
+        {{"help", "train.yaml", NULL}, 0, "# Settings of a train controller: ", NULL},
+        {{"help", "train.yamls", NULL}, 2, NULL, "no key is named train.yamls"},
         {{"help", "trainer.totl_epochs", NULL}, 2, NULL, "did you mean trainer.total_epochs?\n"},
         {{"help", "a", "b", NULL}, 2, NULL, "tandem help: one word at most\n"},
         {{"version", NULL}, 0, "tandem 0.", NULL},

@@ -70,7 +70,7 @@ static const struct bad broken_yaml[] = {
      "job.yaml:2:3: merge keys (<<) are not supported; write the keys out\n"},
     {"a: !!str 1\n", {0}, "job.yaml:1:4: tags (!) are not supported; leave it out\n"},
     {"a: !x [1]\n", {0}, "job.yaml:1:4: tags (!) are not supported; leave it out\n"},
-    {"a: 1\n---\nb: 1\n", {0}, "job.yaml:2:1: a second document (---); a file is one job\n"},
+    {"a: 1\n---\nb: 1\n", {0}, "job.yaml:2:1: a second document (---); write a file for each\n"},
     {"? [1, 2]\n: 3\n", {0}, "job.yaml:1:3: a key must be a word, not a list or a map\n"},
     {"'': 3\n", {0}, "job.yaml:1:1: an empty key\n"},
     {"a: \"x\\0y\"\n", {0}, "job.yaml:1:4: a zero byte in a string\n"},
