@@ -23,19 +23,21 @@ enum {
     GIVE_UP_MS = 500, // for the answers about messages that were given up
 };
 
+// Three clients, because a broker answers the requests of one in order: behind a fetch that waits
+// for news everything else would wait too.
 struct kafka_log {
     struct td_log_kafka_opts opts; // strings owned
     int wake_fd;                   // eventfd: a queue has got something
-    struct td_kafka_client *client,
-        *producer; // log thread; producer: NULL until an append needs it
-    struct rd_kafka_topic_s *topic, *producer_topic;
-    struct td_kafka_tail *tails;
-    size_t unanswered;              // appends
-    atomic_bool stop;               // loop → log thread
-    pthread_mutex_t lookup_mutex;   // guards what follows: td_log_read_one
-    struct td_kafka_client *lookup; // NULL until needed
-    struct rd_kafka_topic_s *lookup_topic;
-    struct td_kafka_tail *lookup_tails;
+    struct td_kafka_client *asker; // bounds, trimming, td_log_read_one
+    struct rd_kafka_topic_s *asker_topic;
+    // Log thread; NULL until an append or a reader needs them.
+    struct td_kafka_client *producer, *reader;
+    struct rd_kafka_topic_s *producer_topic, *reader_topic;
+    struct td_kafka_tail *tails; // made before the first fetch ends, so before `reaches` looks
+    size_t unanswered;           // appends
+    atomic_bool stop;            // loop → log thread
+    pthread_mutex_t lookup_mutex;
+    struct td_kafka_tail *lookups; // guarded; NULL until needed
 };
 
 // ---- the producer
@@ -64,7 +66,7 @@ static enum td_rc need_producer(struct kafka_log *log, struct td_err *err) {
         return rc;
     }
     log->producer_topic = rd_kafka_topic_new(log->producer->rk, log->opts.topic, NULL);
-    td_assert(log->producer_topic); // as for the consumer, in attach
+    td_assert(log->producer_topic); // as the asker's, in make_log
     return TD_OK;
 }
 
@@ -184,28 +186,13 @@ static void execute(void *backend, struct td_log_op *first) {
         settle(log, open, op, deadline_ms);
         open = op->next;
         op->rc = op->type == TD_LOG_OP_BOUNDS
-                     ? td_kafka_topic_bounds(log->client, log->opts.topic, op, deadline_ms)
-                     : td_kafka_topic_trim(log->client, log->opts.topic, op, deadline_ms);
+                     ? td_kafka_topic_bounds(log->asker, log->opts.topic, op, deadline_ms)
+                     : td_kafka_topic_trim(log->asker, log->opts.topic, op, deadline_ms);
     }
     settle(log, open, NULL, deadline_ms);
 }
 
 // ---- reading
-
-static void fetch(void *backend, uint32_t partition, int64_t from, struct td_log_batch *batch) {
-    struct kafka_log *log = backend;
-    td_kafka_tail_fetch(&log->tails[partition], from, batch);
-}
-
-static bool reaches(void *backend, uint32_t partition, int64_t offset) {
-    struct kafka_log *log = backend;
-    return td_kafka_tail_reaches(&log->tails[partition], offset);
-}
-
-static int wake_fd(void *backend) {
-    struct kafka_log *log = backend;
-    return log->wake_fd;
-}
 
 static struct td_kafka_tail *new_tails(const struct kafka_log *log, struct td_kafka_client *client,
                                        struct rd_kafka_topic_s *topic, int fd) {
@@ -227,17 +214,29 @@ static void free_tails(const struct kafka_log *log, struct td_kafka_tail *tails)
     td_free(tails);
 }
 
-static enum td_rc need_lookup(struct kafka_log *log, struct td_err *err) {
-    if (log->lookup) {
-        return TD_OK;
+static void fetch(void *backend, uint32_t partition, int64_t from, struct td_log_batch *batch) {
+    struct kafka_log *log = backend;
+    if (!log->reader) {
+        batch->rc =
+            td_kafka_client_new(&log->opts, TD_KAFKA_READER, NULL, &log->reader, &batch->err);
+        if (batch->rc != TD_OK) {
+            return;
+        }
+        log->reader_topic = rd_kafka_topic_new(log->reader->rk, log->opts.topic, NULL);
+        td_assert(log->reader_topic); // as the asker's, in make_log
+        log->tails = new_tails(log, log->reader, log->reader_topic, log->wake_fd);
     }
-    enum td_rc rc = td_kafka_client_new(&log->opts, TD_KAFKA_LOOKUP, NULL, &log->lookup, err);
-    if (rc == TD_OK) {
-        log->lookup_topic = rd_kafka_topic_new(log->lookup->rk, log->opts.topic, NULL);
-        td_assert(log->lookup_topic);
-        log->lookup_tails = new_tails(log, log->lookup, log->lookup_topic, -1);
-    }
-    return rc;
+    td_kafka_tail_fetch(&log->tails[partition], from, batch);
+}
+
+static bool reaches(void *backend, uint32_t partition, int64_t offset) {
+    struct kafka_log *log = backend;
+    return td_kafka_tail_reaches(&log->tails[partition], offset);
+}
+
+static int wake_fd(void *backend) {
+    struct kafka_log *log = backend;
+    return log->wake_fd;
 }
 
 // What the tail brought: that record or none.
@@ -261,12 +260,12 @@ static enum td_rc read_one(void *backend, uint32_t partition, int64_t offset, ui
     int64_t deadline_ms = td_clock_ms() + td_kafka_timeout(&log->opts);
     struct td_log_batch batch = {0};
     pthread_mutex_lock(&log->lookup_mutex);
-    enum td_rc rc = need_lookup(log, err);
-    if (rc == TD_OK) {
-        batch.rc = td_kafka_tail_one(&log->lookup_tails[partition], offset, deadline_ms, &batch);
-        rc = take_one(log, partition, offset, &batch, err);
+    if (!log->lookups) {
+        log->lookups = new_tails(log, log->asker, log->asker_topic, -1);
     }
+    batch.rc = td_kafka_tail_one(&log->lookups[partition], offset, deadline_ms, &batch);
     pthread_mutex_unlock(&log->lookup_mutex);
+    enum td_rc rc = take_one(log, partition, offset, &batch, err);
     if (rc == TD_OK && batch.items[0].crc != crc) {
         rc = td_fail(err, TD_ECORRUPT,
                      "topic %s, partition %u: the record at offset %lld has CRC %08x, expected "
@@ -292,15 +291,15 @@ static void end(void *backend) {
     struct kafka_log *log = backend;
     end_producer(log);
     free_tails(log, log->tails);
-    free_tails(log, log->lookup_tails);
-    if (log->topic) {
-        rd_kafka_topic_destroy(log->topic);
+    free_tails(log, log->lookups);
+    if (log->reader_topic) {
+        rd_kafka_topic_destroy(log->reader_topic);
     }
-    if (log->lookup_topic) {
-        rd_kafka_topic_destroy(log->lookup_topic);
+    if (log->asker_topic) {
+        rd_kafka_topic_destroy(log->asker_topic);
     }
-    td_kafka_client_free(log->client);
-    td_kafka_client_free(log->lookup);
+    td_kafka_client_free(log->reader);
+    td_kafka_client_free(log->asker);
 }
 
 static void free_backend(void *backend) {
@@ -334,18 +333,17 @@ static enum td_rc make_log(struct td_loop *loop, const struct td_log_kafka_opts 
     log->opts.brokers = td_strdup(opts->brokers);
     log->opts.topic = td_strdup(opts->topic);
     log->opts.properties = td_strdup(opts->properties);
-    log->client = client_take;
+    log->asker = client_take;
     pthread_mutex_init(&log->lookup_mutex, NULL);
     log->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    log->topic = rd_kafka_topic_new(client_take->rk, opts->topic, NULL);
+    log->asker_topic = rd_kafka_topic_new(client_take->rk, opts->topic, NULL);
     enum td_rc rc = TD_OK;
     if (log->wake_fd < 0) {
         rc = td_fail_errno(err, errno, "eventfd");
-    } else if (!log->topic) {
+    } else if (!log->asker_topic) {
         rc = td_kafka_fail(err, rd_kafka_last_error(), NULL, "topic %s", opts->topic);
     }
     if (rc == TD_OK) {
-        log->tails = new_tails(log, log->client, log->topic, log->wake_fd);
         struct td_log_base base = {&kafka_kind, log, opts->id, opts->partitions};
         return td_log_new(loop, &base, out, err);
     }
@@ -357,7 +355,7 @@ static enum td_rc make_log(struct td_loop *loop, const struct td_log_kafka_opts 
 enum td_rc td_log_kafka_attach(struct td_loop *loop, const struct td_log_kafka_opts *opts,
                                struct td_log **out, struct td_err *err) {
     struct td_kafka_client *client = NULL;
-    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_TAIL, NULL, &client, err);
+    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_ASKER, NULL, &client, err);
     return rc == TD_OK ? make_log(loop, opts, client, out, err) : rc;
 }
 
@@ -365,7 +363,7 @@ enum td_rc td_log_kafka_open(struct td_loop *loop, const struct td_log_kafka_opt
                              struct td_log **out, struct td_err *err) {
     struct td_kafka_client *client = NULL;
     struct td_log_kafka_opts known = *opts;
-    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_TAIL, NULL, &client, err);
+    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_ASKER, NULL, &client, err);
     rc = rc == TD_OK ? td_kafka_topic_ask(client, &known, err) : rc;
     if (rc != TD_OK) {
         td_kafka_client_free(client);

@@ -223,7 +223,6 @@ static enum td_rc set_defaults(rd_kafka_conf_t *conf, enum td_kafka_role role, i
     };
     static const char *const reading[][2] = {
         {"fetch.error.backoff.ms", "50"},
-        {"fetch.message.max.bytes", "1048576"},
         {"queued.max.messages.kbytes", "1024"}, // for each partition
     };
     enum td_rc rc = TD_OK;
@@ -239,8 +238,10 @@ static enum td_rc set_defaults(rd_kafka_conf_t *conf, enum td_kafka_role role, i
     for (size_t i = 0; rc == TD_OK && i < sizeof reading / sizeof *reading; i++) {
         rc = set(conf, reading[i][0], reading[i][1], err);
     }
-    // A partition that is asked for while another's request waits for news must wait as long.
-    return rc == TD_OK ? set(conf, "fetch.wait.max.ms", role == TD_KAFKA_TAIL ? "100" : "10", err)
+    // What is asked while a fetch waits for news must wait as long.
+    bool tails = role == TD_KAFKA_READER;
+    rc = rc == TD_OK ? set_number(conf, "fetch.wait.max.ms", tails ? 100 : 1, err) : rc;
+    return rc == TD_OK ? set_number(conf, "fetch.message.max.bytes", tails ? 1 << 20 : 1 << 14, err)
                        : rc;
 }
 

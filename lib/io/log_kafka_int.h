@@ -24,8 +24,8 @@ enum {
 
 enum td_kafka_role {
     TD_KAFKA_PRODUCER,
-    TD_KAFKA_TAIL,   // reads on and on
-    TD_KAFKA_LOOKUP, // reads records here and there, creates and deletes topics
+    TD_KAFKA_READER, // reads on and on
+    TD_KAFKA_ASKER,  // everything else; reads single records
 };
 
 struct td_kafka_client {
@@ -104,8 +104,8 @@ void td_kafka_tail_fini(struct td_kafka_tail *tail);
 // As fetch and reaches of a kind; never waits for a broker.
 void td_kafka_tail_fetch(struct td_kafka_tail *tail, int64_t from, struct td_log_batch *batch);
 bool td_kafka_tail_reaches(const struct td_kafka_tail *tail, int64_t offset); // loop thread
-// The record at offset alone, for a tail that nobody fetches from. No record in the batch: none is
-// there.
+// The record at offset alone, for a tail that nobody fetches from; it stands nowhere afterwards. No
+// record in the batch: none is there.
 enum td_rc td_kafka_tail_one(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
                              struct td_log_batch *batch) TD_MUST_CHECK;
 

@@ -249,18 +249,11 @@ void td_kafka_tail_fetch(struct td_kafka_tail *tail, int64_t from, struct td_log
     }
 }
 
-enum td_rc td_kafka_tail_one(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
-                             struct td_log_batch *batch) {
-    batch->first = offset;
-    rd_kafka_poll(tail->client->rk, 0);
-    atomic_store(&tail->moved_ms, 0); // nobody else reads here
-    while (batch->rc == TD_OK && batch->count == 0 && !batch->gap) {
+static enum td_rc wait_for_one(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
+                               struct td_log_batch *batch) {
+    while (batch->rc == TD_OK && batch->count == 0 && !batch->gap && !tail->ended) {
         bool there = stands_at(tail, offset);
         bool came = there && take(tail, td_kafka_left(deadline_ms, LOOK_MS), 1, batch);
-        if (came && tail->ended) {
-            atomic_store(&tail->lost, true); // the end is told once for each place taken
-            break;
-        }
         if (!came && td_kafka_left(deadline_ms, 1) == 0) {
             return td_kafka_fail(&batch->err, RD_KAFKA_RESP_ERR__TIMED_OUT, tail->client,
                                  "topic %s, partition %u: reading offset %lld",
@@ -272,4 +265,15 @@ enum td_rc td_kafka_tail_one(struct td_kafka_tail *tail, int64_t offset, int64_t
         }
     }
     return batch->rc;
+}
+
+enum td_rc td_kafka_tail_one(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
+                             struct td_log_batch *batch) {
+    batch->first = offset;
+    rd_kafka_poll(tail->client->rk, 0);
+    atomic_store(&tail->moved_ms, 0); // nobody else reads here
+    tail->ended = false;
+    enum td_rc rc = wait_for_one(tail, offset, deadline_ms, batch);
+    stop(tail);
+    return rc;
 }

@@ -223,7 +223,7 @@ enum td_rc td_log_kafka_create(const struct td_log_kafka_opts *opts, struct td_e
     call.deadline_ms = td_clock_ms() + td_kafka_timeout(opts);
     rd_kafka_NewTopic_t *topic = NULL;
     enum td_rc rc = new_topic(opts, &topic, err);
-    rc = rc == TD_OK ? td_kafka_client_new(opts, TD_KAFKA_LOOKUP, NULL, &call.client, err) : rc;
+    rc = rc == TD_OK ? td_kafka_client_new(opts, TD_KAFKA_ASKER, NULL, &call.client, err) : rc;
     rc = rc == TD_OK ? call_create(&call, topic, err) : rc;
     rc = rc == TD_OK
              ? await_metadata(call.client, opts->topic, opts->partitions, call.deadline_ms, err)
@@ -259,7 +259,7 @@ enum td_rc td_log_kafka_delete(const struct td_log_kafka_opts *opts, struct td_e
     err = err ? err : &scratch;
     struct call call = {.topic = opts->topic, .what = "deleting it"};
     call.deadline_ms = td_clock_ms() + td_kafka_timeout(opts);
-    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_LOOKUP, NULL, &call.client, err);
+    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_ASKER, NULL, &call.client, err);
     rc = rc == TD_OK ? call_delete(&call, err) : rc;
     rc = rc == TD_OK ? await_metadata(call.client, opts->topic, 0, call.deadline_ms, err) : rc;
     td_kafka_client_free(call.client);
@@ -363,17 +363,41 @@ enum td_rc td_kafka_topic_ask(struct td_kafka_client *client, struct td_log_kafk
 
 // ---- bounds and trim
 
+// which: RD_KAFKA_OFFSET_BEGINNING or _END. rd_kafka_query_watermark_offsets asks for both, but as
+// long as a broker is down, whatever its timeout.
+static int ask_offset(struct td_kafka_client *client, const char *topic, uint32_t partition,
+                      int64_t which, int64_t deadline_ms, int64_t *offset) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_t *one =
+        rd_kafka_topic_partition_list_add(list, topic, (int32_t)partition);
+    one->offset = which;
+    int code = rd_kafka_offsets_for_times(client->rk, list, td_kafka_left(deadline_ms, CALL_MS));
+    code = code == RD_KAFKA_RESP_ERR_NO_ERROR ? one->err : code;
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR && one->offset < 0) {
+        code = RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE;
+    }
+    *offset = one->offset;
+    rd_kafka_topic_partition_list_destroy(list);
+    return code;
+}
+
 enum td_rc td_kafka_topic_bounds(struct td_kafka_client *client, const char *topic,
                                  struct td_log_op *op, int64_t deadline_ms) {
     for (;;) {
-        int code =
-            rd_kafka_query_watermark_offsets(client->rk, topic, (int32_t)op->partition, &op->start,
-                                             &op->end, td_kafka_left(deadline_ms, CALL_MS));
-        // A topic that is gone for a moment only is the metadata of a broker that has just started.
-        bool again = td_kafka_passes(code) || code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+        // End first: should the start pass it in between, that is the end as well.
+        int64_t start = 0, end = 0;
+        int code = ask_offset(client, topic, op->partition, RD_KAFKA_OFFSET_END, deadline_ms, &end);
         if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+            code = ask_offset(client, topic, op->partition, RD_KAFKA_OFFSET_BEGINNING, deadline_ms,
+                              &start);
+        }
+        if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+            op->start = start;
+            op->end = end > start ? end : start;
             return TD_OK;
         }
+        // A topic that is gone for a moment only is the metadata of a broker that has just started.
+        bool again = td_kafka_passes(code) || code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
         if (!again || td_kafka_left(deadline_ms, 1) == 0) {
             return td_kafka_fail(&op->err, code, client, "topic %s, partition %u: bounds", topic,
                                  op->partition);
