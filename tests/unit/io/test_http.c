@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/rng.h"
 #include "lib/io/http_int.h"
 #include "tests/unit/io/wait.h"
 
@@ -397,6 +398,66 @@ static void test_http_addresses(void **state) {
     world_close(&w);
 }
 
+// Pieces of requests in any order: nothing may break, and others are served as before.
+static void test_http_survives_random_requests(void **state) {
+    static const char *const pieces[] = {
+        "GET ",
+        "HEAD ",
+        "POST ",
+        "/",
+        "/a?b",
+        "%00",
+        "%zz",
+        " HTTP/1.1",
+        " HTTP/1.0",
+        "\r\n",
+        "\r\n\r\n",
+        "\n",
+        "\r",
+        " ",
+        "\t",
+        ":",
+        "Host: x\r\n",
+        "Content-Length: 5\r\n",
+        "Content-Length: -1\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "5\r\nabcde\r\n0\r\n\r\n",
+        "Expect: 100-continue\r\n",
+        "Connection: keep-alive\r\n",
+        "Connection: upgrade\r\n",
+        "\xff\xfe",
+        "//",
+        "http:"
+        "//[::1",
+        "*",
+    };
+    (void)state;
+    struct td_rng rng = {(uint64_t)td_clock_ns()};
+    print_message("seed %llu\n", (unsigned long long)rng.state);
+    struct world w;
+    struct td_buf got;
+    int ended = 0;
+    world_open(&w);
+    for (int i = 1; i <= 300; i++) {
+        struct client c;
+        client_open(&c, w.loop, w.port, &ended);
+        if (td_rng_below(&rng, 2)) {
+            client_send(&c, "GET / HTTP/1.1\r\n", 16);
+        }
+        for (uint32_t left = td_rng_below(&rng, 12); left > 0; left--) {
+            const char *piece = pieces[td_rng_below(&rng, sizeof pieces / sizeof *pieces)];
+            (void)!send(c.fd, piece, strlen(piece), MSG_NOSIGNAL); // it may have been cut off
+        }
+        shutdown(c.fd, SHUT_WR);
+        wait_until(w.loop, &ended, i);
+        client_fini(&c);
+    }
+    ask(&w, "GET / HTTP/1.1\r\n\r\n", 18, &got);
+    assert_status("GET /", &got, 200);
+    td_buf_fini(&got);
+    world_close(&w);
+}
+
 static void test_http_escape(void **state) {
     (void)state;
     struct td_buf out = {0};
@@ -419,6 +480,7 @@ int main(void) {
         cmocka_unit_test(test_http_sends_large_answers),
         cmocka_unit_test(test_http_free_with_requests_under_way),
         cmocka_unit_test(test_http_addresses),
+        cmocka_unit_test(test_http_survives_random_requests),
         cmocka_unit_test(test_http_escape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,6 +157,33 @@ static void test_redis_says_no_to_one_call(void **state) {
     world_close(&w);
 }
 
+static void test_redis_lists_that_are_too_large(void **state) {
+    static const struct {
+        const char *fill, *error;
+    } rows[] = {
+        {"EVAL \"for i=1,70000 do redis.call('SET','k/'..i,'v') end\" 0\r\n", "65536 keys"},
+        {"EVAL \"for i=1,70 do redis.call('SET','k/'..i,string.rep('v',1048576)) end\" 0\r\n",
+         "67108864 bytes"},
+    };
+    (void)state;
+    struct world w = {0};
+    world_open(&w, NULL, WAIT_MS);
+    wait_for_state(w.loop, w.kv, kv_up);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct answer a = {0};
+        assert_true(redis_says(&w.server, "FLUSHALL\r\n", "+OK"));
+        assert_true(redis_says(&w.server, rows[i].fill, "$-1"));
+        td_kv_list(w.kv, "k/", answer_list, &a);
+        wait_until(w.loop, &a.count, 1);
+        assert_int_equal(a.rc, TD_ELIMIT);
+        assert_non_null(strstr(a.err.msg, rows[i].error));
+        assert_value(w.loop, w.kv, "other", "-");
+        assert_true(td_kv_connected(w.kv));
+        answer_fini(&a);
+    }
+    world_close(&w);
+}
+
 static char *password_file(const struct world *w, const char *text) {
     char *path = td_asprintf("%s/password", w->server.folder);
     assert_int_equal(td_file_write(path, text, strlen(text), NULL), TD_OK);
@@ -265,7 +292,8 @@ struct liar {
     int fd, port, connections;
     struct td_watch *watch, *peer_watch;
     int peer;
-    const char *first, *then; // what it says when it is spoken to, once, and after that
+    // What it says when it is spoken to: once, and after that; or the lines of a script, one each.
+    const char *first, *then, *const *script;
     size_t first_n;
     int spoken;
 };
@@ -283,6 +311,9 @@ static void on_peer(void *user, int fd, unsigned events) {
     }
     if (liar->spoken++ == 0) {
         (void)!send(fd, liar->first, liar->first_n, MSG_NOSIGNAL);
+    } else if (liar->script && *liar->script) {
+        (void)!send(fd, *liar->script, strlen(*liar->script), MSG_NOSIGNAL);
+        liar->script++;
     } else if (liar->then) {
         (void)!send(fd, liar->then, strlen(liar->then), MSG_NOSIGNAL);
     }
@@ -421,6 +452,65 @@ static void test_redis_garbage_instead_of_answers(void **state) {
     td_loop_free(loop);
 }
 
+// A scan may show a key several times, and keys go between SCAN and MGET.
+static void test_redis_list_has_each_key_once(void **state) {
+    static const char *const script[] = {
+        "*2\r\n$1\r\n7\r\n*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\na\r\n",
+        "*2\r\n$1\r\n1\r\n$-1\r\n",
+        "*2\r\n$1\r\n9\r\n*0\r\n",
+        "*2\r\n$1\r\n0\r\n*3\r\n$1\r\nd\r\n$1\r\nb\r\n$1\r\nd\r\n",
+        "*1\r\n$1\r\n4\r\n",
+        NULL,
+    };
+    (void)state;
+    struct td_loop *loop = new_loop();
+    struct liar liar;
+    liar_open(&liar, loop);
+    liar.first = GREETING;
+    liar.first_n = strlen(GREETING);
+    liar.script = script;
+    struct td_kv *kv = store_of(&liar, WAIT_MS);
+    wait_for_state(loop, kv, kv_up);
+    assert_list(loop, kv, "", "a=1;d=4;");
+    td_kv_free(kv);
+    liar_close(&liar);
+    td_loop_free(loop);
+}
+
+// Another run id or another mark: whoever has a view there writes it again.
+static void test_redis_renewed_by_run_id_and_by_mark(void **state) {
+    static const struct {
+        const char *greeting;
+        bool renewed;
+    } rows[] = {
+        {"$9\r\n\nrun_id:a\r\n+OK\r\n:1\r\n$1\r\nm\r\n", true},
+        {"$9\r\n\nrun_id:a\r\n$-1\r\n:1\r\n$1\r\nm\r\n", false},
+        {"$9\r\n\nrun_id:b\r\n$-1\r\n:1\r\n$1\r\nm\r\n", true},
+        {"$9\r\n\nrun_id:b\r\n+OK\r\n:1\r\n$1\r\nn\r\n", true},
+        {"$9\r\n\nrun_id:b\r\n-OOM\r\n:0\r\n$-1\r\n", true},
+        {"$9\r\n\nrun_id:b\r\n-OOM\r\n:0\r\n$-1\r\n", false},
+    };
+    (void)state;
+    struct td_loop *loop = new_loop();
+    struct liar liar;
+    liar_open(&liar, loop);
+    struct td_kv *kv = store_of(&liar, WAIT_MS);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        liar.first = rows[i].greeting;
+        liar.first_n = strlen(rows[i].greeting);
+        wait_for_state(loop, kv, kv_up);
+        if (td_kv_renewed(kv) != rows[i].renewed) {
+            fail_msg("row %zu", i);
+        }
+        assert_false(td_kv_renewed(kv));
+        shutdown(liar.peer, SHUT_RDWR); // it comes again
+        wait_for_state(loop, kv, kv_down);
+    }
+    td_kv_free(kv);
+    liar_close(&liar);
+    td_loop_free(loop);
+}
+
 // Bytes as they come, in the shape of the protocol: nothing may break, every call is answered.
 static void test_redis_random_answers(void **state) {
     static const char alphabet[] = "+-:$*0123456789\r\n\r\n\r\nOKab";
@@ -464,11 +554,14 @@ int main(void) {
         cmocka_unit_test(test_redis_stopped_while_nothing_is_asked),
         cmocka_unit_test(test_redis_wiped_while_cut_off),
         cmocka_unit_test(test_redis_says_no_to_one_call),
+        cmocka_unit_test(test_redis_lists_that_are_too_large),
         cmocka_unit_test(test_redis_passwords),
         cmocka_unit_test(test_redis_over_tcp_and_by_name),
         cmocka_unit_test(test_redis_addresses_where_nobody_is),
         cmocka_unit_test(test_redis_garbage_instead_of_a_greeting),
         cmocka_unit_test(test_redis_garbage_instead_of_answers),
+        cmocka_unit_test(test_redis_list_has_each_key_once),
+        cmocka_unit_test(test_redis_renewed_by_run_id_and_by_mark),
         cmocka_unit_test(test_redis_random_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
