@@ -38,10 +38,13 @@ void td_cli_print_help(const struct td_cli_command *command);
 
 int td_cli_cancel(int argc, char **argv);
 int td_cli_describe(int argc, char **argv);
+int td_cli_down(int argc, char **argv);
 int td_cli_get(int argc, char **argv);
 int td_cli_help(int argc, char **argv);
+int td_cli_logs(int argc, char **argv);
 int td_cli_run(int argc, char **argv);
 int td_cli_submit(int argc, char **argv);
+int td_cli_up(int argc, char **argv);
 int td_cli_validate(int argc, char **argv);
 int td_cli_version(int argc, char **argv);
 int td_cli_wait(int argc, char **argv);

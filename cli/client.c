@@ -168,7 +168,9 @@ int td_client_new(const struct td_client_opts *opts, struct td_client **out) {
     enum td_rc rc = TD_OK;
     if (status == TD_CLI_OK && c->owns_loop) {
         rc = td_loop_new(&c->loop, &err);
-        rc = rc == TD_OK ? td_watch_signal(c->loop, SIGINT, on_signal, c, &c->signal) : rc;
+    }
+    if (status == TD_CLI_OK && rc == TD_OK) {
+        rc = td_watch_signal(c->loop, SIGINT, on_signal, c, &c->signal);
     }
     if (status == TD_CLI_OK && rc == TD_OK) {
         c->timer = td_timer_new(c->loop, on_timer, c);

@@ -22,7 +22,7 @@ struct td_client_opts {
     struct td_rpc_tls tls; // all NULL: plain
     enum td_cli_output output;
     bool quiet;
-    struct td_loop *loop; // NULL: one of its own, which also watches SIGINT
+    struct td_loop *loop; // NULL: one of its own; SIGINT is watched on it
 };
 
 // What td_cli_options needs for the connection and for -o; opts is a struct td_client_opts.

@@ -1,8 +1,11 @@
 // cluster.json: see cluster.h.
 #include "cli/cluster.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/process.h"
@@ -85,6 +88,18 @@ char *td_cluster_addresses(const struct td_cluster *c) {
     char *copy = td_strdup(td_buf_str(&out));
     td_buf_fini(&out);
     return copy;
+}
+
+enum td_rc td_cluster_dir(const char *name, bool make, char **out, struct td_err *err) {
+    char path[PATH_MAX];
+    enum td_rc rc = make ? td_make_dirs(name, err) : TD_OK;
+    if (rc == TD_OK && !realpath(name, path)) {
+        rc = td_fail_errno(err, errno, "%s", name);
+    }
+    if (rc == TD_OK) {
+        *out = td_strdup(path);
+    }
+    return rc;
 }
 
 // ---- on disk ----

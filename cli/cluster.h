@@ -50,6 +50,9 @@ void td_cluster_set_argv(struct td_cluster_process *p, const char *const *argv);
 bool td_cluster_is(const struct td_cluster_process *p, const char *kind);
 // Whether that very process runs (a zombie does not).
 bool td_cluster_alive(const struct td_cluster_process *p);
+// The absolute path of a run directory, made first if make says so; the caller's. TD_ENOENT.
+enum td_rc td_cluster_dir(const char *name, bool make, char **out,
+                          struct td_err *err) TD_MUST_CHECK;
 // Addresses of the coordinators, "A,B"; the caller's.
 char *td_cluster_addresses(const struct td_cluster *c);
 

@@ -21,6 +21,24 @@ const struct td_cli_command *td_cli_commands(void) {
          "  --fresh                  start over, without what an earlier run left\n"
          "  --verbose                log more\n",
          td_cli_run},
+        {"up", "[--dir D] [--kafka] [options]",
+         "start a cluster on this machine, or what is missing of it",
+         "  --dir D                  run directory (or TANDEM_DIR; ./tandem-cluster)\n"
+         "  --kafka                  logs in Apache Kafka, not in files; needs a Java runtime\n"
+         "  --coordinators N         one leads, the others stand by (2)\n"
+         "  --rollout N, --train N   controllers (2, 1)\n"
+         "  --rollout-workers N, --train-workers N  workers of each controller (1, 2)\n"
+         "  --threads N              of each worker; 0: cores / workers (0)\n"
+         "  --fast                   faults are noticed sooner; for machines that are not crowded\n"
+         "  --timeout SECONDS        how long to wait until all have registered (60)\n"
+         "What is not said is as it was the last time in that directory.\n",
+         td_cli_up},
+        {"down", "[--dir D] [--purge]", "stop the cluster on this machine",
+         "  --dir D                  run directory (or TANDEM_DIR; ./tandem-cluster)\n"
+         "  --grace SECONDS          what has not ended by then is killed (20)\n"
+         "  --purge                  remove logs, jobs and checkpoints, too\n"
+         "Without --purge `tandem up` goes on with all jobs.\n",
+         td_cli_down},
         {"submit", "-f JOB.yaml [--wait | --watch] [key=value ...]", "give a job to the cluster",
          "  -f FILE                  job file; - is standard input\n"
          "  --request-id ID          the same id again is the same job; random otherwise\n"
@@ -45,6 +63,12 @@ const struct td_cli_command *td_cli_commands(void) {
          td_cli_wait},
         {"cancel", "N", "cancel a job and wait until it has ended", OUTPUT CONNECTION,
          td_cli_cancel},
+        {"logs", "[NAME] [-f] [--tail N]", "what the processes of a cluster on this machine wrote",
+         "  -f, --follow             go on as they write more\n"
+         "  --tail N                 only the last lines; 20 where no NAME is given\n"
+         "  --dir D                  run directory (or TANDEM_DIR; ./tandem-cluster)\n"
+         "Names are those that `tandem up` prints, such as coordinator-0.\n",
+         td_cli_logs},
         {"validate", "-f JOB.yaml [key=value ...]", "check a job file and say what has no effect",
          NULL, td_cli_validate},
         {"help", "[COMMAND | KEY | keys | job-file | coordinator.yaml | rollout.yaml | train.yaml]",

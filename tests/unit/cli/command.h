@@ -23,7 +23,7 @@ static inline void read_back(const char *name, struct td_buf *into) {
     assert_int_equal(td_file_read(name, 1 << 20, into, &err), TD_OK);
 }
 
-static inline pid_t command_start(const char *const *args) {
+static inline pid_t command_start_of(const char *program, const char *const *args) {
     char *argv[ARGS_MAX + 2] = {(char *)"tandem"};
     for (int i = 0; args[i]; i++) {
         argv[i + 1] = (char *)args[i];
@@ -33,11 +33,15 @@ static inline pid_t command_start(const char *const *args) {
         int out = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
         int err = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
         if (dup2(out, 1) == 1 && dup2(err, 2) == 2) {
-            execv(TD_TEST_TANDEM, argv);
+            execv(program, argv);
         }
         _exit(127);
     }
     return pid;
+}
+
+static inline pid_t command_start(const char *const *args) {
+    return command_start_of(TD_TEST_TANDEM, args);
 }
 
 static inline struct run command_end(pid_t pid) {
