@@ -46,17 +46,6 @@ static enum td_rc remove_numbered(const char *dir, const char *prefix, struct td
     return rc;
 }
 
-// What td_file_write leaves when the process is killed within it.
-static enum td_rc remove_temporary(const struct td_run_dir *d, struct td_err *err) {
-    char *staged = td_asprintf("%s.tmp.", staged_name),
-         *latest = td_asprintf("%s.tmp.", latest_name);
-    enum td_rc rc = remove_numbered(d->path, staged, err);
-    rc = rc == TD_OK ? remove_numbered(d->save_dir, latest, err) : rc;
-    td_free(staged);
-    td_free(latest);
-    return rc;
-}
-
 static enum td_rc remove_one(const char *dir, const char *name, struct td_err *err) {
     char *path = td_asprintf("%s/%s", dir, name);
     enum td_rc rc = td_remove_tree(path, err);
@@ -253,7 +242,8 @@ static enum td_rc open_all(struct td_loop *loop, const struct td_run_dir_opts *o
         return rc;
     }
     d->save_dir = td_strdup(opts->save_dir ? real : d->path);
-    rc = remove_temporary(d, err);
+    rc = td_file_sweep(d->path, staged_name, err);
+    rc = rc == TD_OK ? td_file_sweep(d->save_dir, latest_name, err) : rc;
     if (rc == TD_OK && opts->fresh) {
         rc = start_over(d, err);
     }

@@ -161,6 +161,10 @@ enum td_rc td_rollout_shell_new(const struct td_rollout_shell_config *config,
     s->config = *config;
     s->episodes = td_episodes_new();
     enum td_rc rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
+    const char *dump_dir = spec->trainer.validation_data_dir;
+    if (rc == TD_OK && dump_dir) {
+        rc = td_file_sweep(dump_dir, ".jsonl", err);
+    }
     if (rc == TD_OK) {
         rc = make_pool(s, err);
     }
@@ -168,8 +172,8 @@ enum td_rc td_rollout_shell_new(const struct td_rollout_shell_config *config,
         td_rollout_shell_free(s);
         return rc;
     }
-    if (spec->trainer.validation_data_dir) {
-        s->dump = td_val_dump_new(spec->trainer.validation_data_dir, config->data);
+    if (dump_dir) {
+        s->dump = td_val_dump_new(dump_dir, config->data);
     }
     struct td_rolloutc_config machine = {.member = config->member,
                                          .workers = config->workers,

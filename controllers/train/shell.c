@@ -174,6 +174,10 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
     struct td_train_shell *s = td_alloc(sizeof *s);
     s->config = *config;
     enum td_rc rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
+    const char *dump_dir = config->data->spec->trainer.rollout_data_dir;
+    if (rc == TD_OK && dump_dir) {
+        rc = td_file_sweep(dump_dir, ".jsonl", err);
+    }
     if (rc == TD_OK) {
         rc = make_pool(s, err);
     }

@@ -132,6 +132,35 @@ out:
     return rc;
 }
 
+// Whether name is "...SUFFIX.tmp.PID".
+static bool is_temporary(const char *name, const char *suffix) {
+    const char *tmp = NULL, *next = name;
+    while ((next = strstr(next, ".tmp."))) {
+        tmp = next++;
+    }
+    size_t n = strlen(suffix);
+    if (!tmp || (size_t)(tmp - name) < n || strncmp(tmp - n, suffix, n) != 0) {
+        return false;
+    }
+    size_t digits = strspn(tmp + 5, "0123456789");
+    return digits > 0 && tmp[5 + digits] == 0;
+}
+
+enum td_rc td_file_sweep(const char *dir, const char *suffix, struct td_err *err) {
+    DIR *d = opendir(dir);
+    if (!d) {
+        return errno == ENOENT ? TD_OK : td_fail_errno(err, errno, "%s", dir);
+    }
+    enum td_rc rc = TD_OK;
+    for (struct dirent *e; rc == TD_OK && (e = readdir(d));) {
+        if (is_temporary(e->d_name, suffix) && unlinkat(dirfd(d), e->d_name, 0) != 0) {
+            rc = td_fail_errno(err, errno, "%s/%s", dir, e->d_name);
+        }
+    }
+    closedir(d);
+    return rc;
+}
+
 enum td_rc td_make_dirs(const char *path, struct td_err *err) {
     if (*path == 0) {
         return td_fail(err, TD_EINVAL, "cannot make a folder without a name");

@@ -15,6 +15,9 @@ enum td_rc td_file_read(const char *path, size_t max, struct td_buf *out,
 // Writes bytes to path atomically: temporary file beside it, fsync, rename, fsync of the folder.
 enum td_rc td_file_write(const char *path, const void *bytes, size_t n,
                          struct td_err *err) TD_MUST_CHECK;
+// Removes what td_file_write leaves in a folder when the process is killed within it, of files
+// whose names end with suffix. A folder that is not there is fine.
+enum td_rc td_file_sweep(const char *dir, const char *suffix, struct td_err *err) TD_MUST_CHECK;
 // write(2) until all n bytes are out.
 enum td_rc td_write_all(int fd, const void *bytes, size_t n, struct td_err *err) TD_MUST_CHECK;
 // pread(2) of exactly n bytes; TD_ECORRUPT "ends early" when the file is shorter.

@@ -51,7 +51,7 @@ class Bench:
         return run.path("out", "global_step_6", "actor", "huggingface")
 
 
-def tandem(run, command, *arguments, user=None, limits=None, name="job.yaml"):
+def tandem(run, command, *arguments, user=None, limits=None, name="job.yaml", program=None):
     """(exit status, what it said on stderr)."""
     def prepare():
         if limits:
@@ -60,7 +60,7 @@ def tandem(run, command, *arguments, user=None, limits=None, name="job.yaml"):
             os.setgroups([])
             os.setgid(user)
             os.setuid(user)
-    done = subprocess.run([run.tools.tandem, command, "-f", name, *arguments], cwd=run.folder,
+    done = subprocess.run([program or run.tools.tandem, command, "-f", name, *arguments], cwd=run.folder,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepare,
                           timeout=60, check=False)
     said = done.stderr.decode()
@@ -260,11 +260,14 @@ def no_permission(bench):
         refused(bench.job(spec), FAILED, r"/etc/shadow: Permission denied")
         return
     os.chmod(bench.where, 0o755)
-    refused(bench.job(), FAILED, r"run: Permission denied", user=NOBODY)  # the folder is root's
+    run = bench.job()
+    # The build may lie where nobody may not look.
+    nobody = {"user": NOBODY, "program": shutil.copy(run.tools.tandem, bench.where)}
+    refused(run, FAILED, r"run: Permission denied", **nobody)  # the folder is root's
     run = bench.job()
     os.chown(run.folder, NOBODY, NOBODY)
     os.chmod(run.path("train.jsonl"), 0o600)
-    refused(run, FAILED, r"train\.jsonl: Permission denied", user=NOBODY)
+    refused(run, FAILED, r"train\.jsonl: Permission denied", **nobody)
 
 
 def small_disk(disk, kib):

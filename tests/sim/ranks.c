@@ -380,7 +380,9 @@ static void attach(struct sim *s, struct event *e) {
     if (!s->procs[proc].alive || s->procs[proc].inc != (uint32_t)e->b) {
         return;
     }
-    if (s->procs[proc].paused) {
+    // The thread that takes commands attaches; one in the middle of an update does it afterwards.
+    const struct rank *busy = &s->trainers[trainer].ranks[worker];
+    if (s->procs[proc].paused || busy->pending || busy->running) {
         struct event *again = sim_after(s, 50, e->proc, attach, NULL);
         again->a = (uint64_t)worker;
         again->b = s->procs[proc].inc;

@@ -85,6 +85,34 @@ static void test_file_write_is_all_or_nothing(void **state) {
     td_buf_fini(&out);
 }
 
+// What a killed writer left goes; everything else stays.
+static void test_file_sweep(void **state) {
+    struct place *place = *state;
+    static const struct {
+        const char *name;
+        bool stays;
+    } files[] = {{"1.jsonl.tmp.77", false},   {"a.tmp.3.jsonl.tmp.9", false},
+                 {"1.jsonl", true},           {"1.json.tmp.77", true},
+                 {"1.jsonl.tmp.", true},      {"1.jsonl.tmp.7x", true},
+                 {"1.jsonl.tmp.7.tmp", true}, {"jsonl.tmp.7", true}};
+    struct td_err err;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = td_asprintf("%s/%s", place->dir, files[i].name);
+        assert_int_equal(td_file_write(path, "x", 1, &err), TD_OK);
+        td_free(path);
+    }
+    assert_int_equal(td_file_sweep(place->dir, ".jsonl", &err), TD_OK);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = td_asprintf("%s/%s", place->dir, files[i].name);
+        assert_int_equal(td_file_exists(path), files[i].stays);
+        (void)unlink(path);
+        td_free(path);
+    }
+    assert_int_equal(td_file_sweep("/no/such/folder", ".jsonl", &err), TD_OK);
+    assert_int_equal(td_file_write(place->path, "a", 1, &err), TD_OK);
+    assert_int_equal(td_file_sweep(place->path, ".jsonl", &err), TD_ENOENT); // a file
+}
+
 static void test_file_write_errors_name_the_path(void **state) {
     struct place *place = *state;
     struct td_err err;
@@ -187,6 +215,7 @@ int main(void) {
         ONE(test_file_reads_with_a_limit),
         ONE(test_file_write_is_all_or_nothing),
         ONE(test_file_write_errors_name_the_path),
+        ONE(test_file_sweep),
         ONE(test_file_digest_is_of_pieces),
         ONE(test_file_write_all_and_pread_all),
         ONE(test_file_makes_folders),
