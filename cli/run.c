@@ -14,6 +14,7 @@
 #include "cli/run_result.h"
 #include "controllers/rollout/shell.h"
 #include "controllers/train/shell.h"
+#include "coordinator/plan.h"
 #include "coordinator/shell.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
@@ -158,7 +159,7 @@ static enum td_rc start_train(struct run *r, struct td_err *err) {
                                       .workers = (uint32_t)r->spec->tandem.train.workers,
                                       .threads = threads_of(r),
                                       .verbose = r->verbose,
-                                      .fns = {on_stop, on_stop, on_line},
+                                      .fns = {on_stop, on_stop, on_line, NULL},
                                       .user = r};
     return td_train_shell_new(&c, &r->train, err);
 }
@@ -181,7 +182,7 @@ static enum td_rc start_rollout(struct run *r, struct td_err *err) {
                                         .workers = (uint32_t)r->spec->tandem.rollout.workers,
                                         .threads = threads_of(r),
                                         .verbose = r->verbose,
-                                        .fns = {on_stop, on_stop},
+                                        .fns = {on_stop, on_stop, NULL},
                                         .user = r};
     return td_rollout_shell_new(&c, &r->rollout, err);
 }
@@ -243,26 +244,16 @@ static void on_changed(void *user) {
     (void)user;
 }
 
-static bool plan_of(void *user, const void *spec, size_t n, struct td_job_plan *out) {
+static void on_orders(void *user, uint64_t member, const uint8_t *bytes, size_t n) {
     const struct run *r = user;
-    struct td_job_spec *s = NULL;
-    struct td_err err;
-    if (td_job_spec_decode(spec, n, &s, &err) != TD_OK) {
-        td_trace_warn("spec not understood", "cause=\"%s\"", err.msg);
-        return false;
-    }
-    bool rows = s->tandem.kind == TD_JOB_SFT;
-    *out = (struct td_job_plan){.rows_job = rows,
-                                .train_batch_size = (uint64_t)s->data.train_batch_size,
-                                .total_steps = r->data->schedule.total_steps,
-                                .val_rows = rows ? 0 : td_job_data_val_rows(r->data),
-                                .test_freq =
-                                    s->trainer.test_freq > 0 ? (uint64_t)s->trainer.test_freq : 0,
-                                .val_before_train = !rows && s->trainer.val_before_train,
-                                .unit_groups = rows ? 1 : (uint64_t)s->tandem.rollout.unit_groups,
-                                .lease_ms = r->spec->tandem.lease_s * 1000};
-    td_job_spec_free(s);
-    return true;
+    td_link_orders(r->hub, member, bytes, n);
+}
+
+static bool plan_of(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out) {
+    const struct run *r = user;
+    bool known = td_job_plan_of(NULL, job, out);
+    out->lease_ms = r->spec->tandem.lease_s * 1000; // of this process, not of the job
+    return known;
 }
 
 static uint64_t row_digest(void *user, uint64_t job, struct td_group group) {
@@ -288,18 +279,15 @@ static void start_coordinator(struct run *r) {
                     .plan_of = plan_of,
                     .row_digest = row_digest,
                     .user = r},
-        .fns = {on_accepted, on_refused, on_ended, on_stop, on_trim_rollout, on_changed},
+        .fns = {on_accepted, on_refused, on_ended, on_stop, on_trim_rollout, on_orders, on_changed},
         .user = r};
     r->coordinator = td_coordinator_shell_new(&c);
     r->hub = td_link_hub_new_local(r->loop, td_coordinator_shell_report, r->coordinator);
-    td_coordinator_shell_set_hub(r->coordinator, r->hub);
     struct td_submit submit = {.request_id = "run",
                                .spec = r->canonical.data,
                                .spec_bytes = r->canonical.len,
                                .index = &r->data->index,
                                .max_staleness = 0,
-                               .open_max =
-                                   (uint64_t)r->spec->data.train_batch_size + r->data->index.rows,
                                .rollout_log = r->dir.rollouts ? td_log_id(r->dir.rollouts) : 0};
     td_coordinator_shell_submit(r->coordinator, &submit);
 }

@@ -143,6 +143,7 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
         td_co_sync_jobs(c);
         td_co_submissions(c);
         td_co_lead_first(c);
+        td_co_assign(c);
         td_co_decide(c);
         td_co_lead_last(c);
     }

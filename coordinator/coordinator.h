@@ -42,12 +42,13 @@ struct td_coordinator_config {
     uint64_t create_journal_id; // INIT with this id when the log is empty at its end; 0: never
     uint64_t expect_journal_id; // STOP when the log has another; 0: any
     bool lead_at_once;          // `tandem run`: no take-over time, no falling silent
+    bool assign; // members are told which job to serve; else each has its job's files
     int64_t takeover_ms, beat_ms, member_timeout_ms;
     uint64_t state_every;       // records between two STATEs; 0: never
     uint64_t state_chunk_bytes; // largest State.chunk; 0: 8 MiB
-    // The plan of a job found in the journal. false: the spec is not understood; the job is left
-    // alone. Called with the user pointer; pure.
-    bool (*plan_of)(void *user, const void *spec, size_t n, struct td_job_plan *out);
+    // The plan of a job. false: the spec is not understood; the job is left alone. Called with the
+    // user pointer; pure. job->index is NULL as long as no member has read its files.
+    bool (*plan_of)(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out);
     // Digest of row (data epoch, index in its permutation) for SEALs of rows jobs; NULL: 0.
     uint64_t (*row_digest)(void *user, uint64_t job, struct td_group row);
     void *user;
@@ -68,8 +69,9 @@ struct td_submit {
     const char *request_id; // a repeated one is the same job
     const void *spec;       // tandem.job.Spec
     size_t spec_bytes;
-    const Tandem__Journal__DataIndex *index;
-    uint64_t max_staleness, open_max, rollout_log;
+    const Tandem__Journal__DataIndex *index; // NULL (with assign): a member reads the files first
+    uint64_t max_staleness, rollout_log;
+    uint64_t open_max; // 0: one batch and one data epoch
 };
 
 struct td_coordinator_event { // all pointers are borrowed for the call
@@ -165,6 +167,19 @@ struct td_job_view {
     enum _Tandem__Journal__Outcome outcome;
     const char *outcome_cause; // borrowed until the next step
 };
+
+// A member as the leader knows it.
+struct td_member_view {
+    uint64_t id, serves; // serves: the job it is to serve; 0: none
+    int64_t heard_ms;    // when its last report came
+    bool alive;
+    size_t units;                       // leased to it
+    const Tandem__Sync__Report *report; // its last one; borrowed until the next step
+};
+
+size_t td_coordinator_member_count(const struct td_coordinator *c);
+void td_coordinator_member_view(const struct td_coordinator *c, size_t i,
+                                struct td_member_view *out);
 
 // false: no such job.
 bool td_coordinator_job_view(const struct td_coordinator *c, uint64_t job, struct td_job_view *out);

@@ -1,6 +1,7 @@
 // Inside of the coordinator machine: shared by the files of this folder only.
 // coordinator.c events and effects · leading.c the journal: append, lead, beat, STATE · members.c
-// who is there · jobs.c the order of decisions of a job · gangs.c GANG, RESTORE, FORK · rounds.c
+// who is there · serve.c which job each of them serves · submit.c new jobs ·
+// jobs.c the order of decisions of a job · gangs.c GANG, RESTORE, FORK · rounds.c
 // DRAW, DROP, SEAL, RESEAL, COMMIT, CHECKPOINT · units.c leases and validation · orders.c what
 // members are told · view.c what a job waits for.
 #ifndef TD_COORDINATOR_COORDINATOR_INT_H
@@ -15,6 +16,9 @@ struct td_member {
     Tandem__Sync__Report *report; // owned; the last one of this term
     uint64_t report_count;        // in this term
     uint64_t orders_digest;       // of what was sent last; 0: nothing yet
+    uint64_t serves;              // the job that it is to serve; 0: none
+    uint64_t unfit;   // a job whose files are others there, or that it cannot serve: 0: none
+    int64_t unfit_ms; // since when
 };
 
 struct td_unit {
@@ -60,6 +64,7 @@ struct td_job { // what the leader knows of a job beyond the journal; rebuilt fr
 struct td_submission {
     char *request_id;
     Tandem__Journal__Job *job; // owned; id is given when it is appended
+    uint64_t asked;            // the member that is to read its files; 0: none
 };
 
 struct td_coordinator {
@@ -129,17 +134,35 @@ void td_co_forget_reports(struct td_coordinator *c);
 void td_co_paused(struct td_coordinator *c, int64_t gap_ms);
 void td_member_fini(struct td_member *m);
 
+// ---- serve.c ----
+// Decides for every live member which job it serves (config.assign).
+void td_co_assign(struct td_coordinator *c);
+// What a report says of the job that its member serves.
+void td_co_served(struct td_coordinator *c, struct td_member *m);
+// Its steps need samples: groups to train on, or validation.
+bool td_job_needs_rollout(const struct td_job *job);
+// The live job whose train gang the journal puts on the member; NULL: none.
+const struct td_job_state *td_co_gang_job(const struct td_coordinator *c, uint64_t member);
+
 // ---- jobs.c ----
 struct td_job *td_co_job(const struct td_coordinator *c, uint64_t id); // NULL: unknown
 void td_co_sync_jobs(struct td_coordinator *c);                        // with the journal's state
 void td_co_decide(struct td_coordinator *c);
-void td_co_submit(struct td_coordinator *c, const struct td_submit *submit);
-void td_co_submissions(struct td_coordinator *c);
+// Why no step can be made under such a plan; NULL: it can. Also of jobs that the journal holds: one
+// that was never submitted here must not end in a DRAW and DROP without end.
+const char *td_job_plan_wrong(const struct td_job_plan *plan, uint64_t rows, uint64_t open_max);
 void td_co_wait(struct td_coordinator *c, struct td_job *job, enum td_wait wait, uint64_t member,
                 const char *fmt, ...) TD_PRINTF(5, 6);
 void td_job_free_soft(struct td_job *job);
 bool td_co_end_job(struct td_coordinator *c, const struct td_job_state *j,
                    enum _Tandem__Journal__Outcome outcome, const char *cause);
+
+// ---- submit.c ----
+void td_co_submit(struct td_coordinator *c, const struct td_submit *submit);
+// Answers what the journal has by now; appends the first of the rest.
+void td_co_submissions(struct td_coordinator *c);
+// What a report says of the files of jobs that are being submitted.
+void td_co_indexed(struct td_coordinator *c, const Tandem__Sync__Report *report);
 
 // ---- gangs.c: true: a record was appended ----
 const struct td_gang_state *td_co_gang(const struct td_job_state *j);

@@ -34,16 +34,8 @@ const Tandem__Sync__TrainReport *td_co_train_report(const struct td_coordinator 
 }
 
 static bool serves_another(const struct td_coordinator *c, uint64_t member, uint64_t job) {
-    const struct td_journal_state *s = &c->follow.state;
-    for (size_t i = 0; i < s->job_count; i++) {
-        const struct td_job_state *j = s->jobs[i];
-        const struct td_gang_state *g = td_co_gang(j);
-        if (j->job->job != job && j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE && g &&
-            g->spec->members[0] == member) {
-            return true;
-        }
-    }
-    return false;
+    const struct td_job_state *j = td_co_gang_job(c, member);
+    return j && j->job->job != job;
 }
 
 // The member that leads now if it can, else the one with the lowest id.

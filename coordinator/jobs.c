@@ -1,5 +1,5 @@
-// Jobs: submission, and the order in which a job's decisions are tried. The first one that the
-// judge allows is appended; everything is decided anew once it was read back.
+// Jobs: the order in which a job's decisions are tried. The first one that the judge allows is
+// appended; everything is decided anew once it was read back.
 #include "coordinator/coordinator_int.h"
 
 #include <stdarg.h>
@@ -45,9 +45,7 @@ static void announce_end(struct td_coordinator *c, struct td_job *job,
     e->cause = td_strdup(j->cause);
 }
 
-// Why no step can be made under such a plan; NULL: it can. Also of jobs that the journal holds: one
-// that was never submitted here must not end in a DRAW and DROP without end.
-static const char *wrong_plan(const struct td_job_plan *plan, uint64_t rows, uint64_t open_max) {
+const char *td_job_plan_wrong(const struct td_job_plan *plan, uint64_t rows, uint64_t open_max) {
     if (plan->train_batch_size == 0 || plan->unit_groups == 0) {
         return "data.train_batch_size and the groups of a unit must be at least 1";
     }
@@ -67,8 +65,8 @@ static const char *wrong_plan(const struct td_job_plan *plan, uint64_t rows, uin
 static void make_plan(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j) {
     const Tandem__Journal__Job *spec = j->job;
     job->planned = true;
-    bool known = c->config.plan_of(c->config.user, spec->spec.data, spec->spec.len, &job->plan);
-    job->plan_wrong = known ? wrong_plan(&job->plan, spec->index->rows, j->open_max)
+    bool known = c->config.plan_of(c->config.user, spec, &job->plan);
+    job->plan_wrong = known ? td_job_plan_wrong(&job->plan, spec->index->rows, j->open_max)
                             : "its spec is not understood by this program";
     job->plan_known = job->plan_wrong == NULL;
 }
@@ -189,104 +187,4 @@ void td_co_decide(struct td_coordinator *c) {
             job->wait = job->wait_next;
         }
     }
-}
-
-// ---- submission ----
-
-static void refuse(struct td_coordinator *c, const char *request_id, const char *cause) {
-    struct td_coordinator_effect *e = td_co_push(c, TD_CO_JOB_REFUSED);
-    e->text = td_strdup(request_id);
-    e->cause = td_strdup(cause);
-}
-
-static const char *wrong(struct td_coordinator *c, const struct td_submit *submit) {
-    struct td_job_plan plan = {0};
-    if (submit->spec_bytes > TD_SPEC_BYTES_MAX) {
-        return "the spec is longer than 1 MiB";
-    }
-    if (!c->config.plan_of(c->config.user, submit->spec, submit->spec_bytes, &plan)) {
-        return "the spec is not understood by this program";
-    }
-    const char *cause =
-        wrong_plan(&plan, submit->index ? submit->index->rows : 0, submit->open_max);
-    if (cause) {
-        return cause;
-    }
-    if (!submit->request_id || !submit->request_id[0]) {
-        return "no request id";
-    }
-    return c->submit_count == TD_SUBMITS_MAX ? "too many jobs are being submitted" : NULL;
-}
-
-void td_co_submit(struct td_coordinator *c, const struct td_submit *submit) {
-    const char *cause = wrong(c, submit);
-    if (cause) {
-        refuse(c, submit->request_id, cause);
-        return;
-    }
-    for (size_t i = 0; i < c->submit_count; i++) {
-        if (strcmp(c->submits[i].request_id, submit->request_id) == 0) {
-            return;
-        }
-    }
-    Tandem__Journal__Job body = TANDEM__JOURNAL__JOB__INIT;
-    body.request_id = (char *)submit->request_id;
-    body.spec = (ProtobufCBinaryData){submit->spec_bytes, (uint8_t *)submit->spec};
-    body.index = (Tandem__Journal__DataIndex *)submit->index;
-    body.max_staleness = submit->max_staleness;
-    body.open_max = submit->open_max;
-    body.rollout_log = submit->rollout_log;
-    TD_GROW(c->submits, c->submit_cap, c->submit_count + 1);
-    c->submits[c->submit_count++] =
-        (struct td_submission){td_strdup(submit->request_id), td_message_dup(&body)};
-}
-
-static uint64_t known_request(const struct td_journal_state *s, const char *request_id) {
-    for (size_t i = 0; i < s->job_count; i++) {
-        if (strcmp(s->jobs[i]->job->request_id, request_id) == 0) {
-            return s->jobs[i]->job->job;
-        }
-    }
-    return 0;
-}
-
-static void remove_submission(struct td_coordinator *c, size_t i) {
-    td_free(c->submits[i].request_id);
-    tandem__journal__job__free_unpacked(c->submits[i].job, NULL);
-    c->submit_count--;
-    memmove(&c->submits[i], &c->submits[i + 1], (c->submit_count - i) * sizeof *c->submits);
-}
-
-// Answers what the journal has by now (rule A1); appends the first of the rest.
-void td_co_submissions(struct td_coordinator *c) {
-    const struct td_journal_state *s = &c->follow.state;
-    for (size_t i = 0; i < c->submit_count;) {
-        uint64_t job = known_request(s, c->submits[i].request_id);
-        if (!job) {
-            i++;
-            continue;
-        }
-        struct td_coordinator_effect *e = td_co_push(c, TD_CO_JOB_ACCEPTED);
-        e->text = td_strdup(c->submits[i].request_id);
-        e->job = job;
-        remove_submission(c, i);
-    }
-    if (c->submit_count == 0 || !td_co_may_append(c)) {
-        return;
-    }
-    td_record record = TANDEM__JOURNAL__RECORD__INIT;
-    record.body_case = TANDEM__JOURNAL__RECORD__BODY_JOB;
-    record.job = c->submits[0].job;
-    record.job->job = 1;
-    for (size_t i = 0; i < s->job_count; i++) {
-        uint64_t id = s->jobs[i]->job->job;
-        record.job->job = id >= record.job->job ? id + 1 : record.job->job;
-    }
-    char why[256];
-    if (!td_journal_allows(s, &record, why)) {
-        refuse(c, c->submits[0].request_id, why);
-        remove_submission(c, 0);
-        return;
-    }
-    td_co_propose(c, &record);
 }

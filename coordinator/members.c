@@ -29,9 +29,10 @@ bool td_co_alive(const struct td_coordinator *c, const struct td_member *m) {
 
 bool td_co_fits(const struct td_member *m, const struct td_job_state *j) {
     const Tandem__Journal__DataIndex *a = m->report->index, *b = j->job->index;
-    return a && a->rows == b->rows && a->data_digest == b->data_digest &&
-           a->tokenizer_digest == b->tokenizer_digest && a->template_digest == b->template_digest &&
-           a->model_digest == b->model_digest;
+    return a && !m->report->trouble[0] &&
+           (!m->report->serves || m->report->serves == j->job->job) && a->rows == b->rows &&
+           a->data_digest == b->data_digest && a->tokenizer_digest == b->tokenizer_digest &&
+           a->template_digest == b->template_digest && a->model_digest == b->model_digest;
 }
 
 // A new term of this process: what the last one knew may be old.
@@ -111,6 +112,8 @@ void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) 
     td_co_sync_jobs(c);
     m->heard_ms = c->reached_ms = c->now_ms;
     m->report_count++;
+    td_co_served(c, m);
+    td_co_indexed(c, report);
     if (m->report->rollout) {
         td_co_adopt(c, m);
         td_co_scores(c, m);

@@ -77,21 +77,9 @@ static void draft_rollout(struct draft *d, struct td_coordinator *c, const struc
     }
 }
 
-static const struct td_job_state *gang_job_of(const struct td_coordinator *c, uint64_t member) {
-    const struct td_journal_state *s = &c->follow.state;
-    for (size_t i = 0; i < s->job_count; i++) {
-        const struct td_gang_state *g = td_co_gang(s->jobs[i]);
-        if (s->jobs[i]->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE && g &&
-            g->spec->members[0] == member) {
-            return s->jobs[i];
-        }
-    }
-    return NULL;
-}
-
 static void draft_train(struct draft *d, const struct td_coordinator *c,
                         const struct td_member *m) {
-    const struct td_job_state *j = gang_job_of(c, m->id);
+    const struct td_job_state *j = td_co_gang_job(c, m->id);
     struct td_job *job = j ? td_co_job(c, j->job->job) : NULL;
     if (!job || !job->plan_known) {
         return;
@@ -114,11 +102,38 @@ static void draft_train(struct draft *d, const struct td_coordinator *c,
     }
 }
 
+static void draft_serve(struct draft *d, const struct td_coordinator *c,
+                        const struct td_member *m) {
+    Tandem__Sync__Orders *o = &d->orders;
+    o->index = take(d, c->submit_count * sizeof *o->index);
+    for (size_t i = 0; i < c->submit_count; i++) {
+        if (c->submits[i].asked == m->id && !c->submits[i].job->index) {
+            Tandem__Sync__Index *index = take(d, sizeof *index);
+            tandem__sync__index__init(index);
+            index->request_id = c->submits[i].request_id;
+            index->spec = c->submits[i].job->spec;
+            o->index[o->n_index++] = index;
+        }
+    }
+    const struct td_job_state *j = td_journal_job(&c->follow.state, m->serves);
+    if (m->serves && j) {
+        o->serve = take(d, sizeof *o->serve);
+        tandem__sync__serve__init(o->serve);
+        o->serve->job = m->serves;
+        o->serve->spec = j->job->spec;
+        o->serve->rollout_log = j->job->rollout_log;
+        o->serve->index = j->job->index;
+    }
+}
+
 static void send_orders(struct td_coordinator *c, struct td_member *m) {
     struct draft d = {.arena = td_arena_new()};
     tandem__sync__orders__init(&d.orders);
     d.orders.journal_id = c->follow.state.journal_id;
     d.orders.term = c->follow.state.term;
+    if (c->config.assign) {
+        draft_serve(&d, c, m);
+    }
     if (m->report->rollout) {
         draft_rollout(&d, c, m);
     }

@@ -10,7 +10,6 @@ enum { TICK_MS = 200, AGAIN_MS = 200 };
 struct td_coordinator_shell {
     struct td_coordinator_shell_config config;
     struct td_coordinator *machine;
-    struct td_link_hub *hub;
     struct td_log_reader *reader;
     struct td_timer *timer;
     struct td_timer *again;    // asks anew for bounds that could not be had
@@ -173,7 +172,7 @@ static void send_orders(struct td_coordinator_shell *s, const struct td_coordina
     size_t n = tandem__sync__orders__get_packed_size(x->orders);
     uint8_t *bytes = td_alloc(n);
     tandem__sync__orders__pack(x->orders, bytes);
-    td_link_orders(s->hub, x->member, bytes, n);
+    s->config.fns.orders(s->config.user, x->member, bytes, n);
     td_free(bytes);
 }
 
@@ -262,10 +261,6 @@ void td_coordinator_shell_free(struct td_coordinator_shell *s) {
     td_timer_close(s->again);
     td_coordinator_free(s->machine);
     td_free(s);
-}
-
-void td_coordinator_shell_set_hub(struct td_coordinator_shell *s, struct td_link_hub *hub) {
-    s->hub = hub;
 }
 
 void td_coordinator_shell_report(void *user, uint64_t member, const uint8_t *bytes, size_t n) {

@@ -1,10 +1,9 @@
-// The coordinator's shell: turns what the journal's log, the link and the clock say into events of
-// the machine and carries out its effects. Loop thread. Decides nothing.
+// The coordinator's shell: turns what the journal's log, the members and the clock say into events
+// of the machine and carries out its effects. Loop thread. Decides nothing.
 #ifndef TD_COORDINATOR_SHELL_H
 #define TD_COORDINATOR_SHELL_H
 
 #include "coordinator/coordinator.h"
-#include "lib/io/link.h"
 #include "lib/io/log.h"
 #include "lib/io/loop.h"
 
@@ -19,6 +18,8 @@ struct td_coordinator_shell_fns {
     void (*stop)(void *user, const char *cause);
     void (*trim_rollout)(void *user, uint64_t job, const struct td_log_position *positions,
                          size_t n);
+    // Packed Orders for a member.
+    void (*orders)(void *user, uint64_t member, const uint8_t *bytes, size_t n);
     // Something was decided or read: views may have changed.
     void (*changed)(void *user);
 };
@@ -35,10 +36,8 @@ struct td_coordinator_shell *
 td_coordinator_shell_new(const struct td_coordinator_shell_config *config);
 // Stops reading and deciding. An append under way is answered to nobody.
 void td_coordinator_shell_free(struct td_coordinator_shell *s);
-// The hub delivers a member's report here (td_link_report_fn), user = the shell.
+// A member's packed Report (td_link_report_fn): user = the shell.
 void td_coordinator_shell_report(void *user, uint64_t member, const uint8_t *bytes, size_t n);
-// Where Orders go.
-void td_coordinator_shell_set_hub(struct td_coordinator_shell *s, struct td_link_hub *hub);
 void td_coordinator_shell_submit(struct td_coordinator_shell *s, const struct td_submit *submit);
 void td_coordinator_shell_cancel(struct td_coordinator_shell *s, uint64_t job);
 const struct td_coordinator *td_coordinator_shell_machine(const struct td_coordinator_shell *s);

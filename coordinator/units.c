@@ -453,7 +453,8 @@ const struct td_job_state *td_co_job_of_member(const struct td_coordinator *c,
     const struct td_journal_state *s = &c->follow.state;
     for (size_t i = 0; i < s->job_count; i++) {
         const struct td_job *job = td_co_job(c, s->jobs[i]->job->job);
-        bool works = live(job, s->jobs[i]) && (!job->plan.rows_job || job->plan.val_rows > 0);
+        bool works = live(job, s->jobs[i]) && td_job_needs_rollout(job) &&
+                     (!c->config.assign || m->serves == job->id);
         if (works && td_co_fits(m, s->jobs[i])) {
             return s->jobs[i];
         }

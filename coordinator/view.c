@@ -60,6 +60,25 @@ bool td_coordinator_job_view(const struct td_coordinator *c, uint64_t id, struct
     return true;
 }
 
+size_t td_coordinator_member_count(const struct td_coordinator *c) {
+    return c->member_count;
+}
+
+void td_coordinator_member_view(const struct td_coordinator *c, size_t i,
+                                struct td_member_view *out) {
+    const struct td_member *m = &c->members[i];
+    *out = (struct td_member_view){.id = m->id,
+                                   .serves = m->serves,
+                                   .heard_ms = m->heard_ms,
+                                   .alive = td_co_alive(c, m),
+                                   .report = m->report};
+    for (size_t k = 0; k < c->job_count; k++) {
+        for (size_t u = 0; u < c->jobs[k]->unit_count; u++) {
+            out->units += c->jobs[k]->units[u].member == m->id;
+        }
+    }
+}
+
 static void earlier(int64_t *wake, int64_t at) {
     *wake = at < *wake ? at : *wake;
 }

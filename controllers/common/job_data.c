@@ -223,6 +223,7 @@ static enum td_rc fill_index(struct td_job_data *d, struct td_err *err) {
     }
     tandem__journal__data_index__init(&d->index);
     d->index.rows = train.rows;
+    d->index.val_rows = td_job_data_val_rows(d);
     d->index.data_digest = td_hash_u64(td_hash_u64(train.data_digest, val.rows), val.data_digest);
     d->index.tokenizer_digest = train.tokenizer_digest;
     d->index.template_digest = train.template_digest;

@@ -68,5 +68,7 @@ uint64_t td_pool_generated_tokens(const struct td_pool *p);
 // Ends every worker that listens in dir, whoever started it (tandem run --fresh). Blocks up to
 // wait_ms.
 void td_pool_end_strangers(const char *dir, int64_t wait_ms);
+// The same in every folder JOBS_DIR/N but that of job keep; the folders go when they are empty.
+void td_pool_end_old(const char *jobs_dir, uint64_t keep, int64_t wait_ms);
 
 #endif

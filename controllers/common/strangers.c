@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
@@ -67,6 +68,24 @@ void td_pool_end_strangers(const char *dir, int64_t wait_ms) {
         if (n > 5 && strcmp(e->d_name + n - 5, ".sock") == 0) {
             char *path = td_asprintf("%s/%s", dir, e->d_name);
             end_one(path, until_ms);
+            td_free(path);
+        }
+    }
+    closedir(d);
+}
+
+void td_pool_end_old(const char *jobs_dir, uint64_t keep, int64_t wait_ms) {
+    DIR *d = opendir(jobs_dir);
+    if (!d) {
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        char *end = NULL;
+        uint64_t job = strtoull(e->d_name, &end, 10);
+        if (job && !*end && job != keep) {
+            char *path = td_asprintf("%s/%s", jobs_dir, e->d_name);
+            td_pool_end_strangers(path, wait_ms);
+            (void)rmdir(path); // not empty: somebody's files
             td_free(path);
         }
     }

@@ -11,6 +11,10 @@
 enum { TICK_MS = 200, REPORT_MS = 500, RETRY_MS = 50, STOP_MS = 5000 };
 
 static void send_report(struct td_rollout_shell *s, const Tandem__Sync__Report *report) {
+    if (!s->link) {
+        s->config.fns.report(s->config.user, report);
+        return;
+    }
     size_t n = tandem__sync__report__get_packed_size(report);
     uint8_t *bytes = td_alloc(n);
     tandem__sync__report__pack(report, bytes);
@@ -58,11 +62,15 @@ void td_rollout_shell_step(struct td_rollout_shell *s, const struct td_rolloutc_
     s->stepping = false;
 }
 
+void td_rollout_shell_orders(struct td_rollout_shell *s, const Tandem__Sync__Orders *orders) {
+    struct td_rolloutc_event e = {.kind = TD_RC_ORDERS, .orders = orders};
+    td_rollout_shell_step(s, &e);
+}
+
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {
     Tandem__Sync__Orders *orders = tandem__sync__orders__unpack(NULL, n, bytes);
     if (orders) {
-        struct td_rolloutc_event e = {.kind = TD_RC_ORDERS, .orders = orders};
-        td_rollout_shell_step(user, &e);
+        td_rollout_shell_orders(user, orders);
         tandem__sync__orders__free_unpacked(orders, NULL);
     }
 }
@@ -116,7 +124,8 @@ static void fill_setup(struct td_rollout_shell *s) {
 
 static enum td_rc make_pool(struct td_rollout_shell *s, struct td_err *err) {
     const struct td_spec_tandem *t = &s->config.data->spec->tandem;
-    s->socket_dir = td_asprintf("%s/workers", s->config.run_dir);
+    s->socket_dir = s->config.socket_dir ? td_strdup(s->config.socket_dir)
+                                         : td_asprintf("%s/workers", s->config.run_dir);
     enum td_rc rc = td_make_dirs(s->socket_dir, err);
     if (rc != TD_OK) {
         return rc;
@@ -160,7 +169,10 @@ enum td_rc td_rollout_shell_new(const struct td_rollout_shell_config *config,
     const struct td_job_spec *spec = config->data->spec;
     s->config = *config;
     s->episodes = td_episodes_new();
-    enum td_rc rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
+    enum td_rc rc = TD_OK;
+    if (config->hub) {
+        rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
+    }
     const char *dump_dir = spec->trainer.validation_data_dir;
     if (rc == TD_OK && dump_dir) {
         rc = td_file_sweep(dump_dir, ".jsonl", err);

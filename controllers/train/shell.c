@@ -16,6 +16,10 @@
 enum { TICK_MS = 200, REPORT_MS = 500, STOP_MS = 5000 };
 
 static void send_report(struct td_train_shell *s, const Tandem__Sync__Report *report) {
+    if (!s->link) {
+        s->config.fns.report(s->config.user, report);
+        return;
+    }
     size_t n = tandem__sync__report__get_packed_size(report);
     uint8_t *bytes = td_alloc(n);
     tandem__sync__report__pack(report, bytes);
@@ -89,11 +93,15 @@ void td_train_shell_step(struct td_train_shell *s, const struct td_trainc_event 
     s->stepping = false;
 }
 
+void td_train_shell_orders(struct td_train_shell *s, const Tandem__Sync__Orders *orders) {
+    struct td_trainc_event e = {.kind = TD_TC_ORDERS, .orders = orders};
+    td_train_shell_step(s, &e);
+}
+
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {
     Tandem__Sync__Orders *orders = tandem__sync__orders__unpack(NULL, n, bytes);
     if (orders) {
-        struct td_trainc_event e = {.kind = TD_TC_ORDERS, .orders = orders};
-        td_train_shell_step(user, &e);
+        td_train_shell_orders(user, orders);
         tandem__sync__orders__free_unpacked(orders, NULL);
     }
 }
@@ -138,7 +146,8 @@ static void fill_setup(struct td_train_shell *s) {
 
 static enum td_rc make_pool(struct td_train_shell *s, struct td_err *err) {
     const struct td_spec_tandem *t = &s->config.data->spec->tandem;
-    s->socket_dir = td_asprintf("%s/workers", s->config.run_dir);
+    s->socket_dir = s->config.socket_dir ? td_strdup(s->config.socket_dir)
+                                         : td_asprintf("%s/workers", s->config.run_dir);
     s->checkpoint_dir = td_asprintf("%s/checkpoints", s->config.run_dir);
     enum td_rc rc = td_make_dirs(s->socket_dir, err);
     if (rc == TD_OK) {
@@ -173,7 +182,10 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
                               struct td_train_shell **out, struct td_err *err) {
     struct td_train_shell *s = td_alloc(sizeof *s);
     s->config = *config;
-    enum td_rc rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
+    enum td_rc rc = TD_OK;
+    if (config->hub) {
+        rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
+    }
     const char *dump_dir = config->data->spec->trainer.rollout_data_dir;
     if (rc == TD_OK && dump_dir) {
         rc = td_file_sweep(dump_dir, ".jsonl", err);

@@ -20,6 +20,8 @@ struct td_train_shell_fns {
                    const char *cause); // the job cannot run here: bad settings, workers that die
     // A line of metrics.jsonl was written.
     void (*line)(void *user, uint64_t step, const char *json);
+    // Without a hub: a report for the coordinators.
+    void (*report)(void *user, const Tandem__Sync__Report *report);
 };
 
 struct td_train_shell_config {
@@ -27,10 +29,11 @@ struct td_train_shell_config {
     struct td_children *children;
     struct td_workq *workq;
     struct td_log *journal, *rollouts; // rollouts: NULL for jobs over rows
-    struct td_link_hub *hub;
+    struct td_link_hub *hub; // NULL: reports go to fns.report, orders come by td_train_shell_orders
     const struct td_job_data *data;
     const void *spec; // canonical bytes, borrowed for the shell's life
     size_t spec_bytes;
+    const char *socket_dir;                          // of the workers; NULL: RUN_DIR/workers
     const char *run_dir, *save_dir, *worker_program; // save_dir: of global_step_N
     uint64_t member;      // the same whenever this run directory is served
     uint64_t incarnation; // random per process
@@ -46,6 +49,7 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
 // Stops the machine at once and the workers (Stop, or with keep_workers leaves them); done(user)
 // when all is over.
 void td_train_shell_stop(struct td_train_shell *s, bool keep_workers, td_loop_fn *done, void *user);
+void td_train_shell_orders(struct td_train_shell *s, const Tandem__Sync__Orders *orders);
 void td_train_shell_free(struct td_train_shell *s); // after done
 void td_train_shell_view(const struct td_train_shell *s, struct td_train_view *out);
 

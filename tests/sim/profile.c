@@ -170,9 +170,8 @@ struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus) {
     return p;
 }
 
-bool sim_plan_coordinator(void *user, const void *spec, size_t n, struct td_job_plan *out) {
+bool sim_plan_coordinator(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out) {
     const struct sim *s = user;
-    (void)spec;
     *out = (struct td_job_plan){
         .rows_job = s->p.rows_job,
         .train_batch_size = s->p.batch,
@@ -184,7 +183,7 @@ bool sim_plan_coordinator(void *user, const void *spec, size_t n, struct td_job_
         .lease_ms = 1200,
         .fork_on_mismatch = s->p.fork,
     };
-    return n == 1;
+    return job->spec.len == 1;
 }
 
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out) {

@@ -290,7 +290,7 @@ void sim_fini(struct sim *s);
 // focus: name of a planted bug whose conditions shall be frequent; "each": one of them by the seed;
 // NULL or unknown: none.
 struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus);
-bool sim_plan_coordinator(void *user, const void *spec, size_t n, struct td_job_plan *out);
+bool sim_plan_coordinator(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out);
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out);
 void sim_index(const struct sim *s, int job, Tandem__Journal__DataIndex *out);
 int sim_job_of_member(const struct sim *s, int index); // jobs of the members with that index

@@ -35,10 +35,10 @@ void bench_fini(struct bench *b) {
     td_arena_free(b->arena);
 }
 
-static bool plan_of(void *user, const void *spec, size_t n, struct td_job_plan *out) {
+static bool plan_of(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out) {
     const struct bench *b = user;
     *out = b->plan;
-    return n == 4 && memcmp(spec, "spec", 4) == 0 && !b->refuse_spec;
+    return job->spec.len == 4 && memcmp(job->spec.data, "spec", 4) == 0 && !b->refuse_spec;
 }
 
 static uint64_t row_digest(void *user, uint64_t job, struct td_group row) {
@@ -135,6 +135,7 @@ void bench_start(struct bench *b, int i, bool at_once) {
         .owner = 0xC0 + (uint64_t)i,
         .create_journal_id = 0x1D,
         .lead_at_once = at_once,
+        .assign = b->assign,
         .takeover_ms = 1000,
         .beat_ms = 200,
         .member_timeout_ms = 1500,
@@ -161,7 +162,7 @@ void bench_pass(struct bench *b, int64_t ms) {
     }
 }
 
-static Tandem__Journal__DataIndex *index_of(struct bench *b, uint64_t rows) {
+Tandem__Journal__DataIndex *bench_index(struct bench *b, uint64_t rows) {
     Tandem__Journal__DataIndex *index;
     NEW(b, index, journal, data_index);
     index->rows = rows;
@@ -173,7 +174,7 @@ void bench_submit(struct bench *b, int i, const char *request, uint64_t rows, ui
     struct td_submit submit = {.request_id = request,
                                .spec = "spec",
                                .spec_bytes = 4,
-                               .index = index_of(b, rows),
+                               .index = rows ? bench_index(b, rows) : NULL,
                                .open_max = open_max,
                                .rollout_log = b->plan.rows_job ? 0 : LOG};
     struct td_coordinator_event e = {.kind = TD_CO_SUBMIT, .submit = &submit};
@@ -217,7 +218,7 @@ Tandem__Sync__Report *bench_train(struct bench *b) {
     r->report = 1;
     r->build = (char *)"now";
     r->workers = r->workers_ready = 2;
-    r->index = index_of(b, rows_of(b));
+    r->index = bench_index(b, rows_of(b));
     const struct td_job_state *j = bench_job(b);
     const struct td_gang_state *g = j ? td_job_gang(j, "actor") : NULL;
     if (!g || g->spec->members[0] != TRAIN) {
@@ -291,7 +292,7 @@ Tandem__Sync__Report *bench_roll(struct bench *b, uint64_t member, uint32_t capa
     r->member = member;
     r->kind = TANDEM__SYNC__MEMBER_KIND__ROLLOUT;
     r->report = 1;
-    r->index = index_of(b, rows_of(b));
+    r->index = bench_index(b, rows_of(b));
     NEW(b, r->rollout, sync, rollout_report);
     r->rollout->job = JOB;
     r->rollout->capacity = capacity;

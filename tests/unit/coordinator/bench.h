@@ -22,7 +22,7 @@ struct bench {
     size_t read[COORDINATORS];
     int64_t now;
     struct td_job_plan plan;
-    bool refuse_spec;
+    bool refuse_spec, assign;
     // what came out
     Tandem__Sync__Orders *orders[512]; // by member, the last; owned
     size_t orders_count;
@@ -40,7 +40,9 @@ void bench_start(struct bench *b, int i, bool at_once);
 void bench_event(struct bench *b, int i, struct td_coordinator_event *e);
 // Lets ms pass, a TICK each 50 ms, on all coordinators.
 void bench_pass(struct bench *b, int64_t ms);
+// rows 0: without an index.
 void bench_submit(struct bench *b, int i, const char *request, uint64_t rows, uint64_t open_max);
+Tandem__Journal__DataIndex *bench_index(struct bench *b, uint64_t rows);
 // "INIT LEAD JOB ...": the accepted records but BEATs, from the from-th record on.
 const char *bench_names(struct bench *b, size_t from);
 

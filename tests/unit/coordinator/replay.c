@@ -7,11 +7,10 @@
 #include "lib/base/check.h"
 #include "lib/base/mem.h"
 
-static bool plan_of(void *user, const void *spec, size_t n, struct td_job_plan *out) {
+static bool plan_of(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out) {
     const struct replay *b = user;
-    (void)spec;
     *out = b->plan;
-    return n > 0;
+    return job->spec.len > 0;
 }
 
 static uint64_t row_digest(void *user, uint64_t job, struct td_group row) {

@@ -1,6 +1,7 @@
 // The coordinator's shell over a memory log: it leads, survives unknown outcomes, stops at failed
 // ones, and is not called once it is gone.
 #include "coordinator/shell.h"
+#include "lib/io/link.h"
 
 #include <string.h>
 
@@ -20,14 +21,14 @@ struct rig {
     uint64_t job;
 };
 
-static bool plan_of(void *user, const void *spec, size_t n, struct td_job_plan *out) {
-    (void)user, (void)spec;
+static bool plan_of(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out) {
+    (void)user;
     *out = (struct td_job_plan){.rows_job = true,
                                 .train_batch_size = 2,
                                 .total_steps = 3,
                                 .unit_groups = 1,
                                 .lease_ms = 1000};
-    return n > 0;
+    return job->spec.len > 0;
 }
 
 static uint64_t row_digest(void *user, uint64_t job, struct td_group group) {
@@ -64,6 +65,11 @@ static void on_trim(void *user, uint64_t job, const struct td_log_position *posi
     (void)user, (void)job, (void)positions, (void)n;
 }
 
+static void on_orders_out(void *user, uint64_t member, const uint8_t *bytes, size_t n) {
+    const struct rig *r = user;
+    td_link_orders(r->hub, member, bytes, n);
+}
+
 static void on_changed(void *user) {
     struct rig *r = user;
     const struct td_coordinator *c = td_coordinator_shell_machine(r->shell);
@@ -85,11 +91,10 @@ static void start(struct rig *r, uint64_t expect) {
                     .plan_of = plan_of,
                     .row_digest = row_digest,
                     .user = r},
-        .fns = {on_accepted, on_refused, on_ended, on_stop, on_trim, on_changed},
+        .fns = {on_accepted, on_refused, on_ended, on_stop, on_trim, on_orders_out, on_changed},
         .user = r};
     r->shell = td_coordinator_shell_new(&c);
     r->hub = td_link_hub_new_local(r->loop, td_coordinator_shell_report, r->shell);
-    td_coordinator_shell_set_hub(r->shell, r->hub);
 }
 
 static void make(struct rig *r) {

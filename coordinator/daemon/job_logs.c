@@ -1,0 +1,168 @@
+// The rollout logs of jobs: see job_logs.h.
+#include "coordinator/daemon/job_logs.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/trace.h"
+
+enum { RETRY_MS = 2000 };
+
+enum log_state { LOG_UNKNOWN, LOG_MADE, LOG_GONE };
+
+struct job_log {
+    uint64_t job, id;
+    enum log_state state;
+    bool busy;
+    int64_t retry_ms;
+    struct td_log *log; // open for trimming; NULL
+};
+
+struct td_job_logs {
+    struct td_job_logs_opts opts;
+    struct job_log logs[TD_JOBS_MAX];
+    size_t count;
+    size_t open; // logs not closed yet, and 1
+    td_loop_fn *closed;
+    void *closed_user;
+};
+
+struct task {
+    struct td_job_logs *l;
+    size_t index;
+    bool make;
+    enum td_rc rc;
+    struct td_err err;
+};
+
+void td_rollout_log_name(uint64_t log, char *out) {
+    snprintf(out, 32, "rollout-%016" PRIx64, log);
+}
+
+struct td_job_logs *td_job_logs_new(const struct td_job_logs_opts *opts) {
+    struct td_job_logs *l = td_alloc(sizeof *l);
+    l->opts = *opts;
+    return l;
+}
+
+static void on_closed(void *user) {
+    struct td_job_logs *l = user;
+    if (--l->open == 0) {
+        l->closed(l->closed_user);
+        td_free(l);
+    }
+}
+
+void td_job_logs_close(struct td_job_logs *l, td_loop_fn *closed, void *user) {
+    l->closed = closed;
+    l->closed_user = user;
+    l->open = 1;
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->logs[i].log) {
+            l->open++;
+            td_log_close(l->logs[i].log, on_closed, l);
+        }
+    }
+    td_loop_defer(l->opts.loop, on_closed, l);
+}
+
+static void run_task(void *user) {
+    struct task *t = user;
+    const struct job_log *g = &t->l->logs[t->index];
+    char name[32];
+    td_rollout_log_name(g->id, name);
+    if (t->make) {
+        t->rc = td_logs_create(t->l->opts.logs, name, g->id, t->l->opts.partitions, &t->err);
+        t->rc = t->rc == TD_ECONFLICT ? TD_OK : t->rc; // by an earlier leader
+    } else {
+        t->rc = td_logs_delete(t->l->opts.logs, name, &t->err);
+    }
+}
+
+static void end_task(void *user) {
+    struct task *t = user;
+    struct job_log *g = &t->l->logs[t->index];
+    g->busy = false;
+    if (t->rc == TD_OK) {
+        g->state = t->make ? LOG_MADE : LOG_GONE;
+    } else {
+        g->retry_ms = td_loop_now_ms(t->l->opts.loop) + RETRY_MS;
+        td_trace_warn("rollout log not made or deleted", "job=%" PRIu64 " cause=\"%s\"", g->job,
+                      t->err.msg);
+    }
+    td_free(t);
+}
+
+static void start_task(struct td_job_logs *l, size_t index, bool make) {
+    struct task *t = td_alloc(sizeof *t);
+    *t = (struct task){.l = l, .index = index, .make = make};
+    if (!td_workq_submit(l->opts.workq, run_task, end_task, t)) {
+        td_free(t);
+        return; // another time
+    }
+    l->logs[index].busy = true;
+}
+
+static struct job_log *find(struct td_job_logs *l, uint64_t job) {
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->logs[i].job == job) {
+            return &l->logs[i];
+        }
+    }
+    return NULL;
+}
+
+static void follow_job(struct td_job_logs *l, const struct td_job_state *j) {
+    struct job_log *g = find(l, j->job->job);
+    if (!g && l->count < TD_JOBS_MAX) {
+        g = &l->logs[l->count++];
+        *g = (struct job_log){.job = j->job->job, .id = j->job->rollout_log};
+    }
+    if (!g || g->busy || td_loop_now_ms(l->opts.loop) < g->retry_ms) {
+        return;
+    }
+    bool live = j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE;
+    if (live && g->state == LOG_UNKNOWN) {
+        start_task(l, (size_t)(g - l->logs), true);
+    } else if (!live && g->state != LOG_GONE && !l->opts.served(l->opts.user, g->job)) {
+        td_log_close(g->log, NULL, NULL);
+        g->log = NULL;
+        start_task(l, (size_t)(g - l->logs), false);
+    }
+}
+
+void td_job_logs_follow(struct td_job_logs *l, const struct td_journal_state *state) {
+    for (size_t i = 0; i < state->job_count; i++) {
+        if (state->jobs[i]->job->rollout_log) {
+            follow_job(l, state->jobs[i]);
+        }
+    }
+}
+
+static void on_trimmed(void *user, enum td_rc rc, const struct td_err *err) {
+    (void)user;
+    if (rc != TD_OK) {
+        td_trace_warn("rollout log not trimmed", "cause=\"%s\"", err->msg);
+    }
+}
+
+void td_job_logs_trim(struct td_job_logs *l, uint64_t job, const struct td_log_position *positions,
+                      size_t n) {
+    struct job_log *g = find(l, job);
+    struct td_err err;
+    char name[32];
+    if (!g || g->busy || g->state == LOG_GONE) {
+        return;
+    }
+    td_rollout_log_name(g->id, name);
+    if (!g->log && td_logs_open(l->opts.loop, l->opts.logs, name, g->id, &g->log, &err) != TD_OK) {
+        td_trace_warn("rollout log not trimmed", "job=%" PRIu64 " cause=\"%s\"", job, err.msg);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (positions[i].partition < td_log_partitions(g->log)) {
+            td_log_trim(g->log, positions[i].partition, positions[i].offset, on_trimmed, NULL);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+// The coordinator's pages: /livez /readyz /metrics /status /api/v1/{jobs,jobs/ID/rounds,members}.
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/daemon/daemon_int.h"
+#include "coordinator/daemon/jobs_view.h"
+#include "lib/base/mem.h"
+#include "lib/io/prometheus.h"
+#include "lib/spec/build_id.h"
+
+static const char *const states[] = {"?", "queued", "running", "succeeded", "failed", "cancelled"};
+
+static const struct td_coordinator *machine_of(const struct td_daemon *d) {
+    return td_coordinator_shell_machine(d->shell);
+}
+
+static struct td_jobs_view view_of(const struct td_daemon *d) {
+    return (struct td_jobs_view){.machine = machine_of(d),
+                                 .shared_dir = d->settings->shared_dir,
+                                 .now_ms = td_loop_now_ms(d->loop),
+                                 .arena = td_arena_new()};
+}
+
+static const char *state_name(Tandem__V1__JobState state) {
+    return (size_t)state < sizeof states / sizeof *states ? states[state] : "?";
+}
+
+static void on_livez(void *user, const struct td_http_request *request,
+                     struct td_http_response *response) {
+    (void)user;
+    (void)request;
+    td_buf_puts(&response->body, "ok\n");
+}
+
+static void on_readyz(void *user, const struct td_http_request *request,
+                      struct td_http_response *response) {
+    const struct td_daemon *d = user;
+    (void)request;
+    bool based = d->shell && td_coordinator_state(machine_of(d))->based;
+    bool store = !d->kv || td_kv_connected(d->kv);
+    response->status = based && !d->stopping ? 200 : 503;
+    td_buf_printf(&response->body, "[%c] journal\n[%c] store%s\n", based ? '+' : '-',
+                  store ? '+' : '-', d->kv ? "" : " (none is configured)");
+}
+
+static void on_metrics(void *user, const struct td_http_request *request,
+                       struct td_http_response *response) {
+    const struct td_daemon *d = user;
+    struct td_buf *out = &response->body;
+    (void)request;
+    response->content_type = TD_PROMETHEUS_CONTENT_TYPE;
+    const struct td_journal_state *s = td_coordinator_state(machine_of(d));
+    const struct {
+        const char *name, *help;
+        enum td_prometheus_type type;
+        double value;
+    } rows[] = {
+        {"tandem_leader", "Whether this coordinator leads.", TD_PROMETHEUS_GAUGE,
+         td_coordinator_leads(machine_of(d))},
+        {"tandem_term", "Term of the leader.", TD_PROMETHEUS_GAUGE, (double)s->term},
+        {"tandem_jobs", "Jobs in the journal, ended ones included.", TD_PROMETHEUS_GAUGE,
+         (double)s->job_count},
+        {"tandem_journal_accepted_total", "Records of the journal that were accepted.",
+         TD_PROMETHEUS_COUNTER, (double)s->accepted},
+        {"tandem_journal_rejected_total", "Records whose body was rejected: a leader's mistake.",
+         TD_PROMETHEUS_COUNTER, (double)s->rejected},
+        {"tandem_journal_ignored_total", "Records that came too late: fenced.",
+         TD_PROMETHEUS_COUNTER, (double)s->ignored},
+        {"tandem_reports_total", "Reports of members.", TD_PROMETHEUS_COUNTER, (double)d->reports},
+        {"tandem_orders_total", "Orders to members.", TD_PROMETHEUS_COUNTER, (double)d->orders},
+        {"tandem_members", "Members that reported in this term.", TD_PROMETHEUS_GAUGE,
+         (double)td_coordinator_member_count(machine_of(d))},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        td_prometheus_family(out, rows[i].name, rows[i].type, rows[i].help);
+        td_prometheus_sample(out, rows[i].name, NULL, 0, rows[i].value);
+    }
+    td_prometheus_family(out, "tandem_job_step", TD_PROMETHEUS_GAUGE, "Committed step of a job.");
+    for (size_t i = 0; i < s->job_count; i++) {
+        char id[24];
+        snprintf(id, sizeof id, "%" PRIu64, s->jobs[i]->job->job);
+        struct td_prometheus_label job = {"job", id};
+        if (s->jobs[i]->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
+            td_prometheus_sample(out, "tandem_job_step", &job, 1, (double)s->jobs[i]->head.step);
+        }
+    }
+    td_prometheus_process(out, td_version(), td_build_id());
+}
+
+// ---- JSON ----
+
+static void give_json(struct td_http_response *response, json_t *root) {
+    char *text = json_dumps(root, JSON_COMPACT);
+    response->content_type = "application/json";
+    td_buf_printf(&response->body, "%s\n", text ? text : "null");
+    td_free(text); // jansson allocates by malloc, as td_free releases
+    json_decref(root);
+}
+
+static json_t *hex(uint64_t digest) {
+    char text[20];
+    snprintf(text, sizeof text, "%016" PRIx64, digest);
+    return json_string(text);
+}
+
+static json_t *job_json(const Tandem__V1__Job *j) {
+    return json_pack(
+        "{s:I,s:s%,s:s,s:s,s:I,s:I,s:s,s:s,s:I,s:o,s:o,s:s}", "id", (json_int_t)j->id, "request_id",
+        j->request_id, strlen(j->request_id), "kind", j->kind, "state", state_name(j->state),
+        "step", (json_int_t)j->step, "total_steps", (json_int_t)j->total_steps, "cause", j->cause,
+        "waits_for", j->waits_for, "waits_since_ms", (json_int_t)j->waits_since_ms, "weight_digest",
+        hex(j->weight_digest), "state_digest", hex(j->state_digest), "folder", j->folder);
+}
+
+static void on_jobs(void *user, const struct td_http_request *request,
+                    struct td_http_response *response) {
+    struct td_jobs_view v = view_of(user);
+    const struct td_journal_state *s = td_coordinator_state(v.machine);
+    json_t *list = json_array();
+    (void)request;
+    for (size_t i = 0; i < s->job_count; i++) {
+        Tandem__V1__Job job;
+        if (td_jobs_view_job(&v, s->jobs[i]->job->job, &job)) {
+            json_array_append_new(list, job_json(&job));
+        }
+    }
+    give_json(response, json_pack("{s:o}", "jobs", list));
+    td_arena_free(v.arena);
+}
+
+static json_t *rounds_json(const struct td_jobs_view *v, uint64_t job) {
+    Tandem__V1__ListRoundsResponse r;
+    td_jobs_view_rounds(v, job, &r);
+    json_t *list = json_array();
+    for (size_t i = 0; i < r.n_rounds; i++) {
+        const Tandem__V1__Round *x = r.rounds[i];
+        json_array_append_new(list, json_pack("{s:I,s:s,s:I,s:I,s:o,s:s,s:I}", "round",
+                                              (json_int_t)x->round, "state", x->state, "groups",
+                                              (json_int_t)x->groups, "tokens",
+                                              (json_int_t)x->tokens, "weight_digest",
+                                              hex(x->weight_digest), "waits_for", x->waits_for,
+                                              "waits_since_ms", (json_int_t)x->waits_since_ms));
+    }
+    return list;
+}
+
+static void on_job(void *user, const struct td_http_request *request,
+                   struct td_http_response *response) {
+    char *end = NULL;
+    uint64_t id = strtoull(request->path + strlen("/api/v1/jobs/"), &end, 10);
+    struct td_jobs_view v = view_of(user);
+    Tandem__V1__Job job;
+    bool rounds = strcmp(end, "/rounds") == 0;
+    if ((*end && !rounds) || !td_jobs_view_job(&v, id, &job)) {
+        response->status = 404;
+        td_buf_puts(&response->body, "no such job\n");
+    } else {
+        give_json(response,
+                  rounds ? json_pack("{s:o}", "rounds", rounds_json(&v, id)) : job_json(&job));
+    }
+    td_arena_free(v.arena);
+}
+
+static void on_members(void *user, const struct td_http_request *request,
+                       struct td_http_response *response) {
+    struct td_jobs_view v = view_of(user);
+    Tandem__V1__ListMembersResponse r;
+    json_t *list = json_array();
+    (void)request;
+    td_jobs_view_members(&v, &r);
+    for (size_t i = 0; i < r.n_members; i++) {
+        const Tandem__V1__Member *m = r.members[i];
+        json_array_append_new(
+            list, json_pack("{s:o,s:s,s:s,s:s,s:I,s:i,s:i,s:i,s:s,s:I}", "id", hex(m->id), "kind",
+                            m->kind, "host", m->host, "http", m->http, "job", (json_int_t)m->job,
+                            "workers", (int)m->workers, "workers_ready", (int)m->workers_ready,
+                            "units", (int)m->units, "waits_for", m->waits_for, "heard_ms",
+                            (json_int_t)m->heard_ms));
+    }
+    give_json(response, json_pack("{s:o}", "members", list));
+    td_arena_free(v.arena);
+}
+
+// ---- HTML ----
+
+static void cell(struct td_buf *out, const char *text) {
+    td_buf_puts(out, "<td>");
+    td_http_escape(out, text);
+}
+
+static void number(struct td_buf *out, double value) {
+    td_buf_printf(out, "<td align=right>%.10g", value);
+}
+
+static void job_rows(const struct td_jobs_view *v, struct td_buf *out) {
+    const struct td_journal_state *s = td_coordinator_state(v->machine);
+    td_buf_puts(out, "<h2>jobs</h2><table border=1 cellspacing=0 cellpadding=4><tr><th>job<th>kind"
+                     "<th>state<th>step<th>of<th>waits for<th>s<th>cause");
+    for (size_t i = 0; i < s->job_count; i++) {
+        Tandem__V1__Job j;
+        if (!td_jobs_view_job(v, s->jobs[i]->job->job, &j)) {
+            continue;
+        }
+        td_buf_puts(out, "<tr>");
+        number(out, (double)j.id);
+        cell(out, j.kind);
+        cell(out, state_name(j.state));
+        number(out, (double)j.step);
+        number(out, (double)j.total_steps);
+        cell(out, j.waits_for);
+        number(out, (double)(j.waits_since_ms / 1000));
+        cell(out, j.cause);
+    }
+    td_buf_puts(out, "</table>");
+}
+
+static void member_rows(const struct td_jobs_view *v, struct td_buf *out) {
+    Tandem__V1__ListMembersResponse r;
+    td_jobs_view_members(v, &r);
+    td_buf_puts(out, "<h2>members</h2><table border=1 cellspacing=0 cellpadding=4><tr><th>member"
+                     "<th>kind<th>host<th>status<th>job<th>workers<th>ready<th>units<th>heard, s"
+                     "<th>waits for");
+    for (size_t i = 0; i < r.n_members; i++) {
+        const Tandem__V1__Member *m = r.members[i];
+        td_buf_printf(out, "<tr><td>%016" PRIx64, m->id);
+        cell(out, m->kind);
+        cell(out, m->host);
+        cell(out, m->http);
+        number(out, (double)m->job);
+        number(out, m->workers);
+        number(out, m->workers_ready);
+        number(out, m->units);
+        number(out, (double)(m->heard_ms / 1000));
+        cell(out, m->waits_for);
+    }
+    td_buf_puts(out, "</table>");
+}
+
+static void gang_rows(const struct td_jobs_view *v, struct td_buf *out) {
+    const struct td_journal_state *s = td_coordinator_state(v->machine);
+    td_buf_puts(out, "<h2>gangs</h2><table border=1 cellspacing=0 cellpadding=4><tr><th>job<th>role"
+                     "<th>generation<th>ranks<th>member<th>base");
+    for (size_t i = 0; i < s->job_count; i++) {
+        for (size_t k = 0; k < s->jobs[i]->gang_count; k++) {
+            const struct td_gang_state *g = &s->jobs[i]->gangs[k];
+            td_buf_puts(out, "<tr>");
+            number(out, (double)s->jobs[i]->job->job);
+            cell(out, g->spec->role);
+            number(out, (double)g->generation);
+            number(out, g->spec->ranks);
+            td_buf_printf(out, "<td>%016" PRIx64 "<td>", g->spec->members[0]);
+            td_buf_printf(out, g->has_base ? "step %" PRIu64 : "none", g->base_step);
+        }
+    }
+    td_buf_puts(out, "</table>");
+}
+
+static void on_status(void *user, const struct td_http_request *request,
+                      struct td_http_response *response) {
+    const struct td_daemon *d = user;
+    struct td_buf *out = &response->body;
+    struct td_jobs_view v = view_of(d);
+    const struct td_journal_state *s = td_coordinator_state(v.machine);
+    (void)request;
+    response->content_type = "text/html; charset=utf-8";
+    td_buf_puts(out, "<!doctype html><title>tandem-coordinator</title><meta http-equiv=refresh "
+                     "content=2><h1>coordinator ");
+    td_http_escape(out, d->address);
+    td_buf_printf(out, "</h1><p>%s; term %" PRIu64 ", journal %016" PRIx64 ", record %" PRId64 "%s",
+                  td_coordinator_leads(v.machine) ? "leads" : "stands by", s->term, s->journal_id,
+                  s->last.offset, d->leader[0] ? "; leader: " : "");
+    td_http_escape(out, d->leader);
+    pid_t holder = td_log_waits_for(d->journal);
+    if (holder) {
+        td_buf_printf(out, "<p>an append waits for the lock that process %d holds", (int)holder);
+    }
+    job_rows(&v, out);
+    member_rows(&v, out);
+    gang_rows(&v, out);
+    td_buf_puts(out, "\n");
+    td_arena_free(v.arena);
+}
+
+void td_daemon_pages(struct td_daemon *d) {
+    td_http_route(d->http, "/livez", on_livez, d);
+    td_http_route(d->http, "/readyz", on_readyz, d);
+    td_http_route(d->http, "/metrics", on_metrics, d);
+    td_http_route(d->http, "/status", on_status, d);
+    td_http_route(d->http, "/api/v1/jobs", on_jobs, d);
+    td_http_route(d->http, "/api/v1/jobs/", on_job, d);
+    td_http_route(d->http, "/api/v1/members", on_members, d);
+}

@@ -1,0 +1,206 @@
+// Which job a member serves, and how a job is submitted whose files a member has to read first.
+#include "tests/unit/cmocka_all.h"
+
+#include <string.h>
+
+#include "tests/unit/coordinator/bench.h"
+
+static void begin(struct bench *b) {
+    bench_init(b);
+    b->assign = true;
+    bench_start(b, 0, true);
+}
+
+// A member that serves nothing yet, or a job whose files it has.
+static Tandem__Sync__Report *idle(struct bench *b, uint64_t member, bool train) {
+    Tandem__Sync__Report *r = bench_make(b, sizeof *r);
+    tandem__sync__report__init(r);
+    r->member = member;
+    r->kind = train ? TANDEM__SYNC__MEMBER_KIND__TRAIN : TANDEM__SYNC__MEMBER_KIND__ROLLOUT;
+    r->report = 1;
+    r->workers = 2;
+    r->build = (char *)"now";
+    return r;
+}
+
+static Tandem__Sync__Report *serving(struct bench *b, uint64_t member, bool train, uint64_t job) {
+    Tandem__Sync__Report *r = idle(b, member, train);
+    r->serves = job;
+    r->workers_ready = 2;
+    r->index = bench_index(b, td_journal_job(&b->truth, job)->job->index->rows);
+    return r;
+}
+
+static uint64_t told(const struct bench *b, uint64_t member) {
+    const Tandem__Sync__Orders *o = b->orders[member % 512];
+    return o && o->serve ? o->serve->job : 0;
+}
+
+static const char *asked(const struct bench *b, uint64_t member) {
+    const Tandem__Sync__Orders *o = b->orders[member % 512];
+    return o && o->n_index ? o->index[0]->request_id : "";
+}
+
+static void indexed(struct bench *b, uint64_t member, const char *request, uint64_t rows,
+                    const char *error) {
+    Tandem__Sync__Report *r = idle(b, member, true);
+    Tandem__Sync__Indexed *x = bench_make(b, sizeof *x);
+    tandem__sync__indexed__init(x);
+    x->request_id = (char *)request;
+    x->index = rows ? bench_index(b, rows) : NULL;
+    x->error = (char *)error;
+    r->indexed = bench_make(b, sizeof *r->indexed);
+    r->indexed[0] = x;
+    r->n_indexed = 1;
+    bench_report(b, 0, r);
+}
+
+static void test_serve_index(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 0, 0);
+    bench_pass(&b, 500);
+    assert_int_equal(b.accepted, 0); // nobody is there to read its files
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    assert_string_equal(asked(&b, TRAIN), "first");
+    bench_pass(&b, 2000); // it went away
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    assert_string_equal(asked(&b, ROLL), "first");
+    indexed(&b, ROLL, "first", 5, "");
+    assert_int_equal(b.accepted, 1);
+    assert_int_equal(bench_job(&b)->job->index->rows, 5);
+    assert_int_equal(bench_job(&b)->open_max, 7); // one batch and one data epoch
+    assert_string_equal(asked(&b, ROLL), "");
+    bench_submit(&b, 0, "second", 0, 0);
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    indexed(&b, ROLL, "second", 0, "no such file");
+    assert_string_equal(b.refused, "no such file");
+    bench_submit(&b, 0, "third", 0, 0);
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    indexed(&b, ROLL, "third", 1, "");
+    assert_string_equal(b.refused, "fewer rows than data.train_batch_size");
+    bench_submit(&b, 0, "first", 0, 0); // the same job
+    bench_pass(&b, 100);
+    assert_int_equal(b.accepted, 1);
+    assert_int_equal(b.truth.job_count, 1);
+    bench_fini(&b);
+}
+
+// One train member, two jobs: the second one waits until the first has ended.
+static void test_serve_train_members_one_job_each(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 5, 0);
+    bench_submit(&b, 0, "second", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    assert_int_equal(told(&b, TRAIN), 1);
+    assert_int_equal(b.truth.jobs[0]->gang_count, 0); // its files are not read yet
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    assert_int_equal(b.truth.jobs[0]->gang_count, 1);
+    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+    assert_int_equal(told(&b, TRAIN + 1), 2);
+    bench_report(&b, 0, idle(&b, TRAIN + 2, true));
+    assert_int_equal(told(&b, TRAIN + 2), 0); // nothing is left
+    struct td_coordinator_event e = {.kind = TD_CO_CANCEL, .job = 1};
+    bench_event(&b, 0, &e);
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    assert_int_equal(told(&b, TRAIN), 0);
+    assert_int_equal(told(&b, TRAIN + 1), 2);
+    bench_fini(&b);
+}
+
+// The gang's member died: another one takes the job up.
+static void test_serve_train_member_replaced(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    for (int i = 0; i < 20; i++) {
+        bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+        bench_pass(&b, 100);
+    }
+    assert_int_equal(told(&b, TRAIN + 1), 1);
+    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 1));
+    const struct td_gang_state *g = td_job_gang(bench_job(&b), "actor");
+    assert_true(g->generation == 2 && g->spec->members[0] == TRAIN + 1);
+    bench_fini(&b);
+}
+
+static void roll(struct bench *b, uint64_t member) {
+    uint64_t job = told(b, member);
+    bench_report(b, 0, job ? serving(b, member, false, job) : idle(b, member, false));
+}
+
+static void test_serve_rollout_members_are_shared_out(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 5, 0);
+    roll(&b, ROLL);
+    assert_int_equal(told(&b, ROLL), 0); // it does not train yet
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    for (uint64_t i = 0; i < 3; i++) {
+        roll(&b, ROLL + i);
+        roll(&b, ROLL + i);
+        assert_int_equal(told(&b, ROLL + i), 1);
+    }
+    bench_submit(&b, 0, "second", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 2));
+    size_t second = 0;
+    for (uint64_t i = 0; i < 3; i++) {
+        roll(&b, ROLL + i);
+        second += told(&b, ROLL + i) == 2;
+    }
+    assert_int_equal(second, 1);
+    struct td_coordinator_event e = {.kind = TD_CO_CANCEL, .job = 1};
+    bench_event(&b, 0, &e);
+    for (uint64_t i = 0; i < 3; i++) {
+        roll(&b, ROLL + i);
+        assert_int_equal(told(&b, ROLL + i), 2);
+    }
+    bench_fini(&b);
+}
+
+// A member whose files are others, or that cannot serve the job, is left alone for a while.
+static void test_serve_unfit(void **unused) {
+    (void)unused;
+    for (int wrong_files = 0; wrong_files < 2; wrong_files++) {
+        struct bench b;
+        begin(&b);
+        bench_submit(&b, 0, "first", 5, 0);
+        bench_report(&b, 0, idle(&b, TRAIN, true));
+        assert_int_equal(told(&b, TRAIN), 1);
+        Tandem__Sync__Report *r = serving(&b, TRAIN, true, 1);
+        if (wrong_files) {
+            r->index->data_digest++;
+        } else {
+            r->trouble = (char *)"no such model";
+        }
+        bench_report(&b, 0, r);
+        assert_int_equal(told(&b, TRAIN), 0);
+        assert_int_equal(bench_job(&b)->gang_count, 0);
+        bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+        assert_int_equal(told(&b, TRAIN + 1), 1);
+        bench_pass(&b, 31000);
+        bench_report(&b, 0, idle(&b, TRAIN, true));
+        assert_int_equal(told(&b, TRAIN), 1); // the other one has gone meanwhile
+        bench_fini(&b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_serve_index),
+        cmocka_unit_test(test_serve_train_members_one_job_each),
+        cmocka_unit_test(test_serve_train_member_replaced),
+        cmocka_unit_test(test_serve_rollout_members_are_shared_out),
+        cmocka_unit_test(test_serve_unfit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
