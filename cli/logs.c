@@ -1,4 +1,5 @@
 // `tandem logs`: what the processes of a local cluster wrote.
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -40,6 +41,34 @@ static void print_new(struct logs *l, size_t i) {
     td_buf_fini(&text);
 }
 
+static void print_all(struct logs *l) {
+    for (size_t i = 0; i < l->cluster.count; i++) {
+        if (wanted(l, i)) {
+            print_new(l, i);
+        }
+    }
+}
+
+// Lets time pass; whether SIGINT came.
+static bool is_interrupted(const sigset_t *interrupt) {
+    const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
+    return sigtimedwait(interrupt, NULL, &pause) == SIGINT;
+}
+
+static int follow(struct logs *l) {
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, NULL);
+    while (!ferror(stdout)) {
+        if (is_interrupted(&interrupt)) {
+            return TD_CLI_INTERRUPTED;
+        }
+        print_all(l);
+    }
+    return TD_CLI_FAILED; // nobody reads on
+}
+
 static int print_logs(struct logs *l) {
     size_t found = 0;
     int64_t lines = l->lines == UNSET && !l->only ? LINES_OF_ALL : l->lines;
@@ -61,17 +90,8 @@ static int print_logs(struct logs *l) {
         fprintf(stderr, "\n");
         return TD_CLI_NOT_FOUND;
     }
-    do {
-        for (size_t i = 0; i < l->cluster.count; i++) {
-            if (wanted(l, i)) {
-                print_new(l, i);
-            }
-        }
-        if (l->follow) {
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
-        }
-    } while (l->follow && !ferror(stdout));
-    return TD_CLI_OK;
+    print_all(l);
+    return l->follow ? follow(l) : TD_CLI_OK;
 }
 
 int td_cli_logs(int argc, char **argv) {

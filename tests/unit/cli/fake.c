@@ -81,6 +81,9 @@ static void on_get(void *user, struct td_rpc_call *call, const ProtobufCMessage 
     } else if (id > FAKE_FOREVER) {
         td_rpc_fail(call, TD_RPC_NOT_FOUND, "no such job");
     } else {
+        if (id == FAKE_RUNS) {
+            advance(w);
+        }
         Tandem__V1__Job job = job_of(w, id);
         td_rpc_reply(call, &job.base);
     }
@@ -241,6 +244,7 @@ static void serve(const struct fake_opts *opts, int port_fd) {
     struct td_rpc_server_opts server = {.rpc = w.rpc,
                                         .methods = methods,
                                         .method_count = sizeof methods / sizeof *methods,
+                                        .tls = opts->tls,
                                         .user = &w};
     assert_int_equal(td_rpc_server_new(&server, &w.server, &err), TD_OK);
     assert_int_equal(td_rpc_server_listen(w.server, "127.0.0.1:0", &port, &err), TD_OK);

@@ -1,5 +1,5 @@
 // A coordinator of canned answers, in a process of its own, so that a command may block on it.
-// Jobs: FAKE_SUCCEEDED … say how they ended; FAKE_RUNS advances one step each time it is told;
+// Jobs: FAKE_SUCCEEDED … say how they ended; FAKE_RUNS advances one step each time it is looked at;
 // FAKE_FOREVER stays as it is; FAKE_DENIED and FAKE_BROKEN answer with errors; all others are not
 // found.
 #ifndef TD_TESTS_CLI_FAKE_H
@@ -7,6 +7,8 @@
 
 #include <stdbool.h>
 #include <sys/types.h>
+
+#include "lib/io/rpc.h"
 
 enum {
     FAKE_SUCCEEDED = 1,
@@ -20,11 +22,12 @@ enum {
 };
 
 struct fake_opts {
-    int standby_calls;     // so many calls are refused as a standby does; < 0: all
-    int dies_at_step;      // the process ends when FAKE_RUNS gets there; 0: never
-    int first_step;        // of FAKE_RUNS
-    bool empty;            // no jobs, no members
-    const char *submitted; // file that receives each submission; NULL: none
+    int standby_calls;            // so many calls are refused as a standby does; < 0: all
+    int dies_at_step;             // the process ends when FAKE_RUNS gets there; 0: never
+    int first_step;               // of FAKE_RUNS
+    bool empty;                   // no jobs, no members
+    const struct td_rpc_tls *tls; // NULL: plain
+    const char *submitted;        // file that receives each submission; NULL: none
 };
 
 struct fake {

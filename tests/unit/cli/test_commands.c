@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 #include "lib/base/clock.h"
@@ -49,6 +50,19 @@ static void check_row(const struct row *row, size_t i) {
         fail_msg("row %zu (%s): status %d\n%s\n%s", i, row->args[0], r.status, out, err);
     }
     run_fini(&r);
+}
+
+static void await_piece(const char *file, const char *piece) {
+    struct td_buf out = {0};
+    int64_t deadline_ms = td_clock_ms() + DEADLINE_MS;
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        read_back(file, &out);
+    } while (!strstr(td_buf_str(&out), piece) && td_clock_ms() < deadline_ms);
+    if (!strstr(td_buf_str(&out), piece)) {
+        fail_msg("no '%s' in '%s'", piece, td_buf_str(&out));
+    }
+    td_buf_fini(&out);
 }
 
 static void test_commands_answers(void **state) {
@@ -239,7 +253,7 @@ static void test_commands_watch_resumes(void **state) {
     struct fake first, second;
     (void)state;
     fake_start(&first, &(struct fake_opts){.dies_at_step = 3});
-    fake_start(&second, &(struct fake_opts){.standby_calls = 2, .first_step = 3});
+    fake_start(&second, &(struct fake_opts){.standby_calls = 2, .first_step = 2});
     char *addresses = td_asprintf("%s,%s", first.address, second.address);
     const char *args[] = {"watch", "4", "--address", addresses, NULL};
     struct run r = run(args);
@@ -248,7 +262,7 @@ static void test_commands_watch_resumes(void **state) {
     }
     // Each step once, whoever told it.
     const char *at = td_buf_str(&r.out);
-    for (int step = 0; step <= FAKE_STEPS; step++) {
+    for (int step = 1; step <= FAKE_STEPS; step++) {
         char piece[32];
         snprintf(piece, sizeof piece, "step %d/5", step);
         at = strstr(at, piece);
@@ -268,18 +282,147 @@ static void test_commands_interrupt(void **state) {
     fake_start(&fake, &(struct fake_opts){0});
     const char *args[] = {"watch", "7", "--address", fake.address, NULL};
     pid_t pid = command_start(args);
-    struct td_buf out = {0};
-    int64_t deadline_ms = td_clock_ms() + DEADLINE_MS;
-    while (!strstr(td_buf_str(&out), "RUNNING") && td_clock_ms() < deadline_ms) {
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        read_back("out", &out);
-    }
+    await_piece("out", "RUNNING");
     assert_int_equal(kill(pid, SIGINT), 0);
     struct run r = command_end(pid);
     assert_int_equal(r.status, 130);
     assert_non_null(strstr(td_buf_str(&r.err), "job 7 goes on"));
-    td_buf_fini(&out);
     run_fini(&r);
+    fake_stop(&fake);
+}
+
+// On a terminal: a screen that is drawn again until the job has ended.
+static void test_commands_view(void **state) {
+    struct fake fake;
+    (void)state;
+    fake_start(&fake, &(struct fake_opts){.first_step = 3});
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    assert_int_equal(ioctl(master, TIOCSWINSZ, &(struct winsize){.ws_row = 30, .ws_col = 60}), 0);
+    const char *terminal = ptsname(master);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char *argv[] = {"tandem", "watch", "4", "--address", fake.address, NULL};
+        int fd = open(terminal, O_RDWR);
+        setenv("TERM", "xterm", 1);
+        if (dup2(fd, 1) == 1 && dup2(fd, 2) == 2) {
+            execv(TD_TEST_TANDEM, argv);
+        }
+        _exit(127);
+    }
+    struct td_buf got = {0};
+    for (ssize_t n = 1; n > 0 || (n < 0 && waitpid(pid, NULL, WNOHANG) == 0);) {
+        n = read(master, td_buf_room(&got, 4096), 4096); // an error while nobody has it open
+        got.len += n > 0 ? (size_t)n : 0;
+    }
+    (void)td_buf_room(&got, 0);
+    const char *text = td_buf_str(&got), *screen = strstr(text, "\033[H");
+    assert_non_null(screen);
+    assert_non_null(strstr(screen, "job 4 RUNNING: step 4/5  reward 0.500"));
+    assert_non_null(strstr(screen, "00000000000000a1   rollout   here   127.0.0.1:80"));
+    assert_null(strstr(screen, "rollout-1\033")); // cut at the width
+    screen = strstr(screen + 1, "\033[H");
+    assert_non_null(screen);
+    assert_non_null(strstr(screen, "4    grpo   SUCCEEDED   5/5"));
+    td_buf_fini(&got);
+    close(master);
+    fake_stop(&fake);
+}
+
+static void put_line(const char *file, const char *line, int flags) {
+    struct td_err err;
+    int fd = open(file, O_WRONLY | O_CREAT | flags, 0600);
+    assert_int_equal(td_write_all(fd, line, strlen(line), &err), TD_OK);
+    close(fd);
+}
+
+static void test_commands_logs_follow(void **state) {
+    static const char cluster[] =
+        "{\"name\": \"n\", \"shape\": {\"coordinators\": 1, \"rollout\": 1, \"train\": 1, "
+        "\"rollout_workers\": 1, \"train_workers\": 1, \"threads\": 0, \"kafka\": false, \"fast\": "
+        "false}, \"processes\": [{\"name\": \"a-0\", \"pid\": 0, \"start\": 0, \"log\": \"a.log\", "
+        "\"argv\": []}, {\"name\": \"b-0\", \"pid\": 0, \"start\": 0, \"log\": \"b.log\", "
+        "\"argv\": []}]}";
+    static const struct row rows[] = {
+        {{"logs", "a-0", "--dir", "l"}, 0, "one\ntwo\nthree\n", NULL},
+        {{"logs", "a-0", "--dir", "l", "--tail", "2"}, 0, "two\nthree\n", NULL},
+        {{"logs", "b-0", "--dir", "l"}, 0, "", NULL},
+        {{"logs", "--dir", "l", "--tail", "1"}, 0, "==> a-0 <==\nthree\n", NULL},
+        {{"logs", "a-0", "b-0", "--dir", "l"}, 2, NULL, "one name, or none"},
+    };
+    struct td_err err;
+    (void)state;
+    assert_int_equal(td_make_dirs("l", &err), TD_OK);
+    assert_int_equal(td_file_write("l/cluster.json", cluster, strlen(cluster), &err), TD_OK);
+    put_line("a.log", "one\ntwo\nthree\n", 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_row(&rows[i], i);
+    }
+    // The other log is made later; the first is begun anew.
+    const char *args[] = {"logs", "-f", "--tail", "1", "--dir", "l", NULL};
+    pid_t pid = command_start(args);
+    await_piece("out", "==> a-0 <==\nthree\n");
+    put_line("b.log", "here I am\n", 0);
+    await_piece("out", "\n==> b-0 <==\nhere I am\n");
+    put_line("b.log", "again\n", O_APPEND);
+    await_piece("out", "here I am\nagain\n");
+    put_line("a.log", "anew\n", O_TRUNC);
+    await_piece("out", "\n==> a-0 <==\nanew\n");
+    assert_int_equal(kill(pid, SIGINT), 0);
+    struct run r = command_end(pid);
+    assert_int_equal(r.status, 130);
+    assert_null(strstr(td_buf_str(&r.out), "two"));
+    run_fini(&r);
+}
+
+static void test_commands_tls(void **state) {
+    static const struct td_rpc_tls tls = {
+        .ca_file = "certs/ca.pem", .cert_file = "certs/server.pem", .key_file = "certs/server.key"};
+    struct td_err err;
+    struct fake fake;
+    (void)state;
+    assert_int_equal(td_make_dirs("certs", &err), TD_OK);
+    pid_t pid = fork();
+    if (pid == 0) {
+        put_line("out", "", O_TRUNC);
+        (void)dup2(open("out", O_WRONLY | O_CREAT, 0600), 2);
+        execlp("sh", "sh", TD_TEST_SOURCE_DIR "/tests/unit/io/certificates.sh", "certs", NULL);
+        _exit(127);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
+        skip(); // no openssl
+    }
+    assert_int_equal(status, 0);
+    fake_start(&fake, &(struct fake_opts){.tls = &tls});
+    setenv("TANDEM_ADDRESS", fake.address, 1);
+    static const struct row rows[] = {
+        {{"get", "jobs", "--tls-ca", "certs/ca.pem", "--tls-cert", "certs/member-7.pem",
+          "--tls-key", "certs/member-7.key"},
+         0,
+         "RUNNING",
+         NULL},
+        {{"get", "jobs", "--timeout", "0.2"}, 4, NULL, "no coordinator leads"},
+        {{"get", "jobs", "--timeout", "0.2", "--tls-ca", "certs/ca.pem"},
+         4,
+         NULL,
+         "no coordinator"},
+        {{"get", "jobs", "--timeout", "0.2", "--tls-ca", "certs/other-ca.pem", "--tls-cert",
+          "certs/member-7.pem", "--tls-key", "certs/member-7.key"},
+         4,
+         NULL,
+         "no coordinator leads"},
+        {{"get", "jobs", "--tls-ca", "certs/text.pem"}, 2, NULL, "certs/text.pem"},
+        {{"get", "jobs", "--tls-ca", "certs/ca.pem", "--tls-cert", "certs/member-7.pem"},
+         2,
+         NULL,
+         "key"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_row(&rows[i], i);
+    }
+    unsetenv("TANDEM_ADDRESS");
     fake_stop(&fake);
 }
 
@@ -318,6 +461,9 @@ int main(void) {
         cmocka_unit_test(test_commands_failover),
         cmocka_unit_test(test_commands_watch_resumes),
         cmocka_unit_test(test_commands_interrupt),
+        cmocka_unit_test(test_commands_view),
+        cmocka_unit_test(test_commands_logs_follow),
+        cmocka_unit_test(test_commands_tls),
         cmocka_unit_test(test_commands_where_the_cluster_is),
     };
     return cmocka_run_group_tests(tests, enter_dir, leave_dir);
