@@ -168,10 +168,21 @@ static bool in_force(const struct td_job_state *j, const Tandem__Sync__Mismatch 
     return r && r->committed && td_pos_equal(r->commit, td_pos_of(m->commit));
 }
 
+// Not the same layout, build and device as then: another result is no mistake of the machine.
+static bool gang_changed(const struct td_job_state *j, const Tandem__Sync__Mismatch *m) {
+    const struct td_round_state *r = td_job_round(j, m->version->step);
+    const Tandem__Journal__GangSpec *now = td_co_gang(j)->spec;
+    const Tandem__Journal__RoleCommit *then = r && r->role_count ? r->roles[0] : NULL;
+    return then && (strcmp(then->build, now->build) != 0 || then->ranks != now->ranks ||
+                    strcmp(then->device, now->device) != 0);
+}
+
 static bool decide_mismatch(struct td_coordinator *c, struct td_job *job,
                             const struct td_job_state *j, const Tandem__Sync__TrainReport *t) {
     const Tandem__Sync__Mismatch *m = t->mismatch;
-    if (job->plan.fork_on_mismatch && m->version && m->version->step > 0) {
+    bool real = in_force(j, m) && m->version->step > 0;
+    if (m->version && m->version->step > 0 &&
+        (job->plan.fork_on_mismatch || (real && gang_changed(j, m)))) {
         return put_fork(c, j, t);
     }
     if (!in_force(j, m)) {

@@ -17,7 +17,8 @@ static enum td_rc fill(const struct td_job_spec *s, const Tandem__Journal__DataI
                                     s->trainer.test_freq > 0 ? (uint64_t)s->trainer.test_freq : 0,
                                 .val_before_train = !rows && s->trainer.val_before_train,
                                 .unit_groups = rows ? 1 : (uint64_t)s->tandem.rollout.unit_groups,
-                                .lease_ms = s->tandem.lease_s * 1000};
+                                .lease_ms = s->tandem.lease_s * 1000,
+                                .fork_on_mismatch = s->tandem.redo.mismatch == TD_REDO_FORK};
     return rc;
 }
 

@@ -27,6 +27,12 @@ static bool put_commit(struct td_coordinator *c, const struct td_job_state *j,
     role.generation = t->generation;
     role.weight_digest = f->weight_digest;
     role.state_digest = f->state_digest;
+    const struct td_gang_state *g = td_co_gang(j);
+    if (g) {
+        role.build = g->spec->build;
+        role.device = g->spec->device;
+        role.ranks = g->spec->ranks;
+    }
     record.body_case = TANDEM__JOURNAL__RECORD__BODY_COMMIT;
     record.commit = &body;
     return td_co_propose(c, &record);

@@ -466,15 +466,6 @@ static bool ranks_digested(struct td_trainc *x, struct td_trainc_effects *out) {
     return all;
 }
 
-static const char *build_of(const struct td_trainc *x, uint64_t generation) {
-    for (size_t i = 0; i < x->build_count; i++) {
-        if (x->builds[i].generation == generation) {
-            return x->builds[i].build;
-        }
-    }
-    return "";
-}
-
 // A version at or below the head must be what was committed.
 static bool same_as_committed(struct td_trainc *x) {
     const struct td_job_state *j = td_trainc_job(x);
@@ -502,7 +493,7 @@ static bool same_as_committed(struct td_trainc *x) {
     m->committed = role->state_digest;
     m->found = r->state_digest;
     m->commit = td_proto_pos(c->commit);
-    m->committed_build = td_strdup(build_of(x, role->generation));
+    m->committed_build = td_strdup(role->build);
     td_proto_free(x->mismatch);
     x->mismatch = m;
     return false;

@@ -25,15 +25,6 @@ struct td_trainc *td_trainc_new(const struct td_trainc_config *config) {
     return x;
 }
 
-static void builds_free(struct td_trainc *x) {
-    for (size_t i = 0; i < x->build_count; i++) {
-        td_free(x->builds[i].build);
-    }
-    td_free(x->builds);
-    x->builds = NULL;
-    x->build_count = x->build_cap = 0;
-}
-
 static void folders_free(struct td_trainc *x) {
     for (size_t i = 0; i < x->folder_count; i++) {
         td_free(x->folders[i].name);
@@ -61,7 +52,6 @@ void td_trainc_free(struct td_trainc *x) {
     td_free((void *)(uintptr_t)x->config.device);
     td_proto_free((void *)(uintptr_t)x->config.index);
     td_ranks_fini(x);
-    builds_free(x);
     folders_free(x);
     td_trainc_forget_missing(x);
     td_free(x->round_metrics);
@@ -187,7 +177,6 @@ static void reset_job(struct td_trainc *x) {
     td_proto_free(x->closed);
     x->closed = NULL;
     x->may_load = x->loaded = 0;
-    builds_free(x);
 }
 
 // After a FORK the ranks hold the first version of the new lineage; everything that spoke for the
@@ -223,12 +212,6 @@ static void follow_journal(struct td_trainc *x, struct td_trainc_effects *out) {
     }
     if (g && !g->has_base) {
         x->may_load = generation;
-    }
-    bool known = x->build_count && x->builds[x->build_count - 1].generation == generation;
-    if (g && !known) {
-        TD_GROW(x->builds, x->build_cap, x->build_count + 1);
-        x->builds[x->build_count].generation = generation;
-        x->builds[x->build_count++].build = td_strdup(g->spec->build);
     }
 }
 

@@ -100,11 +100,6 @@ struct td_trainc {
     char *failed;
     char *stop_cause; // to stop with, if the journal, read to its end, still gives the gang to here
     Tandem__Sync__Mismatch *mismatch;
-    struct { // builds of generations, for the words of a mismatch
-        uint64_t generation;
-        char *build;
-    } * builds;
-    size_t build_count, build_cap;
 
     struct td_rank ranks[TD_TRAIN_RANKS_MAX];
     uint32_t rank_count; // of the gang

@@ -300,6 +300,7 @@ static uint64_t mix_round(uint64_t h, const struct td_round_state *r) {
         const Tandem__Journal__RoleCommit *role = r->roles[i];
         h = td_hash_u64(td_hash_u64(mix_text(h, role->role), role->gang), role->generation);
         h = td_hash_u64(td_hash_u64(h, role->weight_digest), role->state_digest);
+        h = td_hash_u64(mix_text(mix_text(h, role->build), role->device), role->ranks);
     }
     return h;
 }

@@ -33,7 +33,7 @@ enum td_job_loss_agg {
 enum td_job_kl_loss { TD_KL_LOSS_KL, TD_KL_LOSS_ABS, TD_KL_LOSS_MSE, TD_KL_LOSS_LOW_VAR };
 enum td_job_lr_scheduler { TD_SCHEDULER_CONSTANT, TD_SCHEDULER_COSINE };
 enum td_job_adv_estimator { TD_ADV_GRPO };
-enum td_job_redo_mismatch { TD_REDO_FAIL };
+enum td_job_redo_mismatch { TD_REDO_FAIL, TD_REDO_FORK };
 enum td_job_device { TD_DEVICE_CPU };
 
 enum { TD_SPEC_UNSET = -1 }; // an integer or number that is null in the job file

@@ -28,9 +28,12 @@ static const struct td_spec_key common_keys[] = {
     TD_DONE("tandem.checkpoint.every", INT, tandem.checkpoint.every, "10",
             "steps between recovery checkpoints, of which two are kept", TD_RANGE(1, TD_COUNT_MAX),
             TD_OURS),
-    TD_DONE("tandem.redo.mismatch", ENUM, tandem.redo.mismatch, "\"fail\"",
-            "what happens when a round that is done again gives other digests", .values = "fail",
-            .known = "fork", TD_OURS),
+    TD_DONE(
+        "tandem.redo.mismatch", ENUM, tandem.redo.mismatch, "\"fail\"",
+        "when a round that is done again gives other digests, the job ends (fail) or goes on with "
+        "the new ones as another lineage (fork); where build or number of workers changed "
+        "meanwhile, it always forks",
+        .values = "fail|fork", TD_OURS),
     TD_DONE("tandem.worker_grace_s", INT, tandem.worker_grace_s, "60",
             "a worker without its controller waits that long before it exits",
             TD_RANGE(1, TD_TIME_MAX_S), TD_PROCESS),

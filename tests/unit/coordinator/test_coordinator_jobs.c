@@ -307,14 +307,23 @@ static Tandem__Sync__Report *mismatch(struct bench *b) {
 
 static void test_jobs_mismatch_ends_the_job_with_both_digests_or_forks(void **unused) {
     (void)unused;
-    for (int fork = 0; fork <= 1; fork++) {
+    enum { FAIL, FORK, OTHER_BUILD, OTHER_RANKS, CASES };
+    for (int how = FAIL; how < CASES; how++) {
         struct bench b;
         bench_init(&b);
-        b.plan.fork_on_mismatch = fork;
+        b.plan.fork_on_mismatch = how == FORK;
         seal_one(&b);
         train(&b);
+        if (how == OTHER_BUILD || how == OTHER_RANKS) { // the next generation is another gang
+            Tandem__Sync__Report *r = bench_train(&b);
+            r->build = (char *)(how == OTHER_BUILD ? "later" : "now");
+            r->workers = r->workers_ready = how == OTHER_RANKS ? 1 : 2;
+            r->train->lost = true;
+            bench_report(&b, 0, r);
+            bench_report(&b, 0, bench_train(&b)); // RESTORE
+        }
         bench_report(&b, 0, mismatch(&b));
-        if (fork) {
+        if (how != FAIL) {
             assert_int_equal(bench_job(&b)->lineage, 1);
             assert_int_equal(bench_job(&b)->head.step, 0);
         } else {

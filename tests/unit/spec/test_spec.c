@@ -194,12 +194,10 @@ static const struct bad values[] = {
      "wandb, mlflow, swanlab, vemlp_wandb, tensorboard, clearml, trackio, rl_insight, got "
      "\"fax\"\n"},
     // words that verl has and we do not
-    {GRPO "algorithm: {adv_estimator: gae}\ntandem: {redo: {mismatch: fork}}\ntrainer: {device: "
-          "cuda}\n",
+    {GRPO "algorithm: {adv_estimator: gae}\ntrainer: {device: cuda}\n",
      {0},
      "job.yaml:3: algorithm.adv_estimator: gae is known but not built here; there is grpo\n"
-     "job.yaml:4: tandem.redo.mismatch: fork is known but not built here; there is fail\n"
-     "job.yaml:5: trainer.device: cuda is known but not built here; there is cpu\n"},
+     "job.yaml:4: trainer.device: cuda is known but not built here; there is cpu\n"},
     {GRPO "algorithm: {adv_estimator: grppo}\n",
      {0},
      "job.yaml:3: algorithm.adv_estimator: expected one of grpo, got \"grppo\"\n"},

@@ -192,6 +192,7 @@ void world_commit(struct world *w) {
     role.generation = t->generation;
     role.weight_digest = t->finished->weight_digest;
     role.state_digest = t->finished->state_digest;
+    role.build = td_job_gang(world_job(w), "actor")->spec->build;
     Tandem__Journal__Commit m = TANDEM__JOURNAL__COMMIT__INIT;
     m.job = WORLD_JOB;
     m.ref = t->finished->ref;
