@@ -98,7 +98,7 @@ static void test_log_kafka_rides_out_what_passes(void **state) {
     struct td_buf want = {0};
     struct appended appended[30] = {0};
     for (int i = 0; i < 30; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "r%d", i);
         append_begin(place->log, 0, text, false, &appended[i]);
         td_buf_printf(&want, "%d=%s ", i, text);

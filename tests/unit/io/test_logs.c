@@ -1,4 +1,4 @@
-// Logs by name, file kind: creating, opening, deleting.
+// Logs by name: creating, opening, deleting. Over Kafka when TD_KAFKA=HOST:PORT names a broker.
 #include "lib/io/logs.h"
 
 #include <stdio.h>
@@ -88,8 +88,8 @@ static void test_logs_delete_finishes_what_was_cut_short(void **state) {
     td_free(path);
 }
 
-// A name cannot lead out of the folder, and only folders are deleted.
-static void test_logs_refuse_other_names_and_things(void **state) {
+// A name cannot lead out of the folder.
+static void test_logs_refuse_other_names(void **state) {
     struct place *place = *state;
     struct td_log *log = NULL;
     struct td_err err;
@@ -102,6 +102,11 @@ static void test_logs_refuse_other_names_and_things(void **state) {
         assert_int_equal(td_logs_delete(&place->logs, names[i], &err), TD_EINVAL);
         assert_non_null(strstr(err.msg, "is no name of a log"));
     }
+}
+
+static void test_logs_delete_only_folders(void **state) {
+    struct place *place = *state;
+    struct td_err err;
     char *path = td_asprintf("%s/journal", place->folder);
     assert_int_equal(symlink("/tmp", path), 0);
     assert_int_equal(td_logs_delete(&place->logs, "journal", &err), TD_EINVAL);
@@ -112,13 +117,101 @@ static void test_logs_refuse_other_names_and_things(void **state) {
     td_free(path);
 }
 
+// ---- Kafka
+
+static int begin_kafka(void **state) {
+    (void)begin(state);
+    struct place *place = *state;
+    place->logs = (struct td_logs){.kind = TD_LOGS_KAFKA,
+                                   .brokers = getenv("TD_KAFKA"),
+                                   .prefix = "test_logs",
+                                   .timeout_ms = 20000};
+    assert_int_equal(td_logs_delete(&place->logs, "journal", NULL), TD_OK);
+    return 0;
+}
+
+static int end_kafka(void **state) {
+    struct place *place = *state;
+    assert_int_equal(td_logs_delete(&place->logs, "journal", NULL), TD_OK);
+    return end(state);
+}
+
+static void test_logs_on_kafka(void **state) {
+    struct place *place = *state;
+    struct td_log *log = NULL;
+    struct td_err err;
+    const uint64_t ids[] = {7, UINT64_C(0xfedcba9876543210)};
+    for (int i = 0; i < 2; i++) {
+        place->logs.fsync = i;
+        assert_int_equal(td_logs_open(place->loop, &place->logs, "journal", 0, &log, &err),
+                         TD_ENOENT);
+        assert_non_null(strstr(err.msg, "test_logs.journal"));
+        assert_int_equal(td_logs_create(&place->logs, "journal", ids[i], 3, &err), TD_OK);
+        assert_int_equal(td_logs_create(&place->logs, "journal", ids[i], 3, &err), TD_ECONFLICT);
+        assert_int_equal(td_logs_open(place->loop, &place->logs, "journal", 8, &log, &err),
+                         TD_ECONFLICT);
+        log = open_named(place, "journal", 0); // the topic knows
+        assert_int_equal(td_log_id(log), ids[i]);
+        assert_int_equal(td_log_partitions(log), 3);
+        assert_int_equal(append_ok(place->loop, log, "one"), 0); // nothing of the one before
+        struct seen seen;
+        read_news(place->loop, log, 0, 1, false, &seen);
+        assert_string_equal(td_buf_str(&seen.text), "0=one ");
+        seen_fini(&seen);
+        close_log(place->loop, log);
+        close_log(place->loop, open_named(place, "journal", ids[i]));
+        assert_int_equal(td_logs_delete(&place->logs, "journal", &err), TD_OK);
+        assert_int_equal(td_logs_delete(&place->logs, "journal", &err), TD_OK); // not there
+    }
+}
+
+static void write_settings(struct place *place, const char *path, const char *text) {
+    struct td_err err;
+    assert_int_equal(td_file_write(path, text, strlen(text), &err), TD_OK);
+    place->logs.properties = path;
+}
+
+static void test_logs_on_kafka_with_settings(void **state) {
+    struct place *place = *state;
+    struct td_err err;
+    char *path = td_asprintf("%s/settings", place->folder);
+    static const struct {
+        const char *text;
+        enum td_rc rc;
+    } rows[] = {
+        {"create.replication.factor=7\n", TD_EINVAL}, // of one broker
+        {"create.replication.factor=none\n", TD_EINVAL},
+        {"create.no.such=1\n", TD_EINVAL},
+        {"create.min.insync.replicas=often\n", TD_EINVAL},
+        {"create.replication.factor=1\ncreate.min.insync.replicas=1\nclient.id=x\n", TD_OK},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_settings(place, path, rows[i].text);
+        enum td_rc rc = td_logs_create(&place->logs, "journal", 7, 1, &err);
+        if (rc != rows[i].rc) {
+            fail_msg("%s: %s: %s", rows[i].text, td_rc_name(rc), err.msg);
+        }
+    }
+    close_log(place->loop, open_named(place, "journal", 7));
+    place->logs.properties = NULL;
+    td_free(path);
+}
+
 #define ONE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+#define KAFKA(test) cmocka_unit_test_setup_teardown(test, begin_kafka, end_kafka)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest here[] = {
         ONE(test_logs_are_created_opened_and_deleted),
         ONE(test_logs_delete_finishes_what_was_cut_short),
-        ONE(test_logs_refuse_other_names_and_things),
+        ONE(test_logs_refuse_other_names),
+        ONE(test_logs_delete_only_folders),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest kafka[] = {
+        KAFKA(test_logs_on_kafka),
+        KAFKA(test_logs_on_kafka_with_settings),
+        KAFKA(test_logs_refuse_other_names),
+    };
+    return getenv("TD_KAFKA") ? cmocka_run_group_tests(kafka, NULL, NULL)
+                              : cmocka_run_group_tests(here, NULL, NULL);
 }
