@@ -48,6 +48,36 @@ static void print_commit(const Tandem__Journal__Commit *c) {
     }
 }
 
+// 0: it belongs to no job.
+static uint64_t job_of(const td_record *r) {
+    switch (r->body_case) {
+    case TANDEM__JOURNAL__RECORD__BODY_JOB:
+        return r->job->job;
+    case TANDEM__JOURNAL__RECORD__BODY_GANG:
+        return r->gang->n_gangs ? r->gang->gangs[0]->job : 0;
+    case TANDEM__JOURNAL__RECORD__BODY_RESTORE:
+        return r->restore->job;
+    case TANDEM__JOURNAL__RECORD__BODY_DRAW:
+        return r->draw->job;
+    case TANDEM__JOURNAL__RECORD__BODY_DROP:
+        return r->drop->job;
+    case TANDEM__JOURNAL__RECORD__BODY_SEAL:
+        return r->seal->job;
+    case TANDEM__JOURNAL__RECORD__BODY_RESEAL:
+        return r->reseal->job;
+    case TANDEM__JOURNAL__RECORD__BODY_COMMIT:
+        return r->commit->job;
+    case TANDEM__JOURNAL__RECORD__BODY_CHECKPOINT:
+        return r->checkpoint->job;
+    case TANDEM__JOURNAL__RECORD__BODY_FORK:
+        return r->fork->job;
+    case TANDEM__JOURNAL__RECORD__BODY_END:
+        return r->end->job;
+    default:
+        return 0;
+    }
+}
+
 static void print_body(const td_record *r) {
     switch (r->body_case) {
     case TANDEM__JOURNAL__RECORD__BODY_GANG:
@@ -97,6 +127,9 @@ static void take_journal(struct dump *d, const struct td_log_record *r) {
     static const char *const verdicts[] = {"accepted", "rejected", "ignored", "rebase", "damaged"};
     printf("{\"offset\":%" PRId64 ",\"name\":\"%s\",\"verdict\":\"%s\",\"term\":%" PRIu64,
            r->offset, td_record_name(record), verdicts[verdict], record->term);
+    if (job_of(record)) {
+        printf(",\"job\":%" PRIu64, job_of(record));
+    }
     print_body(record);
     printf("}\n");
     tandem__journal__record__free_unpacked(record, NULL);

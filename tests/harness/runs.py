@@ -34,6 +34,12 @@ class Tools:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def comparable_metrics(lines):
+    """metrics.jsonl without what depends on the clock."""
+    return [{k: v for k, v in json.loads(line).items()
+             if not k.startswith(("timing_s/", "perf/"))} for line in lines]
+
+
 class Run:
     """One job's folder and the processes that work in it."""
 
@@ -127,8 +133,7 @@ class Run:
 
     def metrics(self):
         with open(self.path("run", "metrics.jsonl")) as f:
-            return [{k: v for k, v in json.loads(line).items()
-                     if not k.startswith(("timing_s/", "perf/"))} for line in f]
+            return comparable_metrics(f)
 
     def saved(self):
         """{path below out: bytes}"""

@@ -2,9 +2,12 @@
 in, so that what is left behind can be counted; else its descendants, found through /proc."""
 import atexit
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -12,6 +15,7 @@ import time
 
 MARK = "TD_SANDBOX"
 PR_SET_CHILD_SUBREAPER = 36
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 _leave_orphans = False
 _exited = {}  # pid -> wait status, of every child that was reaped
 
@@ -21,15 +25,26 @@ def _unshare(user):
     return flags + (["--user", "--map-root-user"] if user else [])
 
 
-def enter():
-    """Runs this program again in namespaces of its own, once. Returns where a test may work."""
+def _raise_loopback():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        flags, = struct.unpack_from("16xh", fcntl.ioctl(s, SIOCGIFFLAGS,
+                                                        struct.pack("16s16x", b"lo")))
+        fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))
+
+
+def enter(network=False):
+    """Runs this program again in namespaces of its own, once. Returns where a test may work.
+    network: with ports and a loopback of its own, too."""
     if MARK not in os.environ:
         root = os.geteuid() == 0
         for kind, flags in (("root" if root else "user", _unshare(not root)), ("none", [])):
+            flags += ["--net"] if network and flags else []
             probe = flags + ["mount", "-t", "tmpfs", "tmpfs", "/mnt"]
             if not flags or subprocess.run(probe, stderr=subprocess.DEVNULL).returncode == 0:
                 argv = flags + [sys.executable, "-B"] + sys.argv
                 os.execvpe(argv[0], argv, dict(os.environ, **{MARK: kind}))
+    if network and isolated():
+        _raise_loopback()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     folder = tempfile.mkdtemp(prefix="td-")
     atexit.register(_leave, folder)
