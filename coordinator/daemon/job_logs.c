@@ -156,7 +156,17 @@ void td_job_logs_trim(struct td_job_logs *l, uint64_t job, const struct td_log_p
         return;
     }
     td_rollout_log_name(g->id, name);
-    if (!g->log && td_logs_open(l->opts.loop, l->opts.logs, name, g->id, &g->log, &err) != TD_OK) {
+    // Its partitions are all named; the loop does not wait for brokers to tell them.
+    struct td_logs_known known = {.id = g->id};
+    for (size_t i = 0; i < n; i++) {
+        uint32_t count = positions[i].partition + 1;
+        known.partitions = count > known.partitions ? count : known.partitions;
+    }
+    if (n == 0 || known.partitions > TD_LOG_PARTITIONS_MAX) {
+        return;
+    }
+    if (!g->log &&
+        td_logs_attach(l->opts.loop, l->opts.logs, name, &known, &g->log, &err) != TD_OK) {
         td_trace_warn("rollout log not trimmed", "job=%" PRIu64 " cause=\"%s\"", job, err.msg);
         return;
     }

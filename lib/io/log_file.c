@@ -626,9 +626,7 @@ static enum td_rc recover(struct file_log *log, struct td_err *err) {
     return rc;
 }
 
-enum td_rc td_log_file_open(struct td_loop *loop, const struct td_log_file_opts *opts,
-                            struct td_log **out, struct td_err *err) {
-    td_assert_op(opts->segment_bytes_max, <=, SEGMENT_BYTES_LIMIT);
+enum td_rc td_log_file_ask(struct td_log_file_opts *opts, struct td_err *err) {
     struct td_log_header root = {0};
     enum td_rc rc = read_root(opts->folder, &root, err);
     if (rc != TD_OK) {
@@ -637,6 +635,19 @@ enum td_rc td_log_file_open(struct td_loop *loop, const struct td_log_file_opts 
     if (opts->id && opts->id != root.id) {
         return td_fail(err, TD_ECONFLICT, "%s holds log %016llx, expected %016llx", opts->folder,
                        (unsigned long long)root.id, (unsigned long long)opts->id);
+    }
+    opts->id = root.id;
+    opts->partitions = root.partitions;
+    return TD_OK;
+}
+
+enum td_rc td_log_file_open(struct td_loop *loop, const struct td_log_file_opts *opts,
+                            struct td_log **out, struct td_err *err) {
+    td_assert_op(opts->segment_bytes_max, <=, SEGMENT_BYTES_LIMIT);
+    struct td_log_file_opts root = *opts;
+    enum td_rc rc = td_log_file_ask(&root, err);
+    if (rc != TD_OK) {
+        return rc;
     }
     struct file_log *log = td_alloc(sizeof *log);
     log->folder = td_strdup(opts->folder);

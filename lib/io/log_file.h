@@ -31,6 +31,9 @@ struct td_log_file_opts {
 // Makes the folder and an empty log. TD_ECONFLICT: there is a log already (the message has its id).
 enum td_rc td_log_file_create(const struct td_log_file_opts *opts,
                               struct td_err *err) TD_MUST_CHECK;
+// Any thread: reads what the log in opts->folder is into opts->id (which must match unless 0) and
+// opts->partitions. Errors as of open.
+enum td_rc td_log_file_ask(struct td_log_file_opts *opts, struct td_err *err) TD_MUST_CHECK;
 // Opens a log; blocks on the disk. TD_ENOENT: no log there; TD_ECONFLICT: another id, both are
 // named; TD_ECORRUPT: damaged.
 enum td_rc td_log_file_open(struct td_loop *loop, const struct td_log_file_opts *opts,

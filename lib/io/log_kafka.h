@@ -24,6 +24,9 @@ enum td_rc td_log_kafka_create(const struct td_log_kafka_opts *opts,
 // another id, or a topic that td_log_kafka_create did not make.
 enum td_rc td_log_kafka_open(struct td_loop *loop, const struct td_log_kafka_opts *opts,
                              struct td_log **out, struct td_err *err) TD_MUST_CHECK;
+// Blocks, any thread: what the brokers say the topic is, into opts->id (which must match unless 0)
+// and opts->partitions. Errors as of open.
+enum td_rc td_log_kafka_ask(struct td_log_kafka_opts *opts, struct td_err *err) TD_MUST_CHECK;
 // As open, but takes id and partitions as given and asks nobody; does not block.
 enum td_rc td_log_kafka_attach(struct td_loop *loop, const struct td_log_kafka_opts *opts,
                                struct td_log **out, struct td_err *err) TD_MUST_CHECK;

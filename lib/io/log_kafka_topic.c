@@ -361,6 +361,14 @@ enum td_rc td_kafka_topic_ask(struct td_kafka_client *client, struct td_log_kafk
     return rc;
 }
 
+enum td_rc td_log_kafka_ask(struct td_log_kafka_opts *opts, struct td_err *err) {
+    struct td_kafka_client *client = NULL;
+    enum td_rc rc = td_kafka_client_new(opts, TD_KAFKA_ASKER, NULL, &client, err);
+    rc = rc == TD_OK ? td_kafka_topic_ask(client, opts, err) : rc;
+    td_kafka_client_free(client);
+    return rc;
+}
+
 // ---- bounds and trim
 
 // which: RD_KAFKA_OFFSET_BEGINNING or _END. rd_kafka_query_watermark_offsets asks for both, but as

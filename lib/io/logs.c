@@ -103,6 +103,44 @@ enum td_rc td_logs_open(struct td_loop *loop, const struct td_logs *logs, const 
     return rc;
 }
 
+enum td_rc td_logs_ask(const struct td_logs *logs, const char *name, struct td_logs_known *known,
+                       struct td_err *err) {
+    enum td_rc rc = check_name(name, err);
+    if (rc == TD_OK && logs->kind == TD_LOGS_FILE) {
+        char *path = path_of(logs, name, "");
+        struct td_log_file_opts opts = {.folder = path, .id = known->id};
+        rc = td_log_file_ask(&opts, err);
+        *known = rc == TD_OK ? (struct td_logs_known){opts.id, opts.partitions} : *known;
+        td_free(path);
+    } else if (rc == TD_OK) {
+        char *topic = topic_of(logs, name);
+        struct td_log_kafka_opts opts = on_kafka(logs, topic);
+        opts.id = known->id;
+        rc = td_log_kafka_ask(&opts, err);
+        *known = rc == TD_OK ? (struct td_logs_known){opts.id, opts.partitions} : *known;
+        td_free(topic);
+    }
+    return rc;
+}
+
+enum td_rc td_logs_attach(struct td_loop *loop, const struct td_logs *logs, const char *name,
+                          const struct td_logs_known *known, struct td_log **out,
+                          struct td_err *err) {
+    if (logs->kind == TD_LOGS_FILE) {
+        return td_logs_open(loop, logs, name, known->id, out, err);
+    }
+    enum td_rc rc = check_name(name, err);
+    if (rc == TD_OK) {
+        char *topic = topic_of(logs, name);
+        struct td_log_kafka_opts opts = on_kafka(logs, topic);
+        opts.id = known->id;
+        opts.partitions = known->partitions;
+        rc = td_log_kafka_attach(loop, &opts, out, err);
+        td_free(topic);
+    }
+    return rc;
+}
+
 enum td_rc td_logs_delete(const struct td_logs *logs, const char *name, struct td_err *err) {
     enum td_rc rc = check_name(name, err);
     if (rc == TD_OK && logs->kind == TD_LOGS_FILE) {

@@ -20,6 +20,11 @@ struct td_logs { // strings are borrowed
     int64_t timeout_ms;     // kafka: for one operation; 0: 10 s
 };
 
+struct td_logs_known { // about a log
+    uint64_t id;
+    uint32_t partitions;
+};
+
 // id: a random one, that the log carries with every record. Blocks; any thread (not the loop of a
 // daemon that runs). TD_ECONFLICT: there is one already; TD_ETIMEOUT: no broker answers, it may
 // exist or come to exist; TD_EINVAL: no such name, or the brokers refuse the settings.
@@ -29,6 +34,14 @@ enum td_rc td_logs_create(const struct td_logs *logs, const char *name, uint64_t
 // kafka: blocks until the brokers have told what the topic is, at most timeout_ms: TD_ETIMEOUT.
 enum td_rc td_logs_open(struct td_loop *loop, const struct td_logs *logs, const char *name,
                         uint64_t id, struct td_log **out, struct td_err *err) TD_MUST_CHECK;
+// The two halves of opening, for a loop that must not wait for brokers. Asking blocks, on any
+// thread, and sets *known, whose id must match, unless 0; errors as of open. Attaching blocks on
+// the disk only; what is known must be right.
+enum td_rc td_logs_ask(const struct td_logs *logs, const char *name, struct td_logs_known *known,
+                       struct td_err *err) TD_MUST_CHECK;
+enum td_rc td_logs_attach(struct td_loop *loop, const struct td_logs *logs, const char *name,
+                          const struct td_logs_known *known, struct td_log **out,
+                          struct td_err *err) TD_MUST_CHECK;
 // Blocks; any thread; nobody may have it open. One that is not there is no error.
 enum td_rc td_logs_delete(const struct td_logs *logs, const char *name,
                           struct td_err *err) TD_MUST_CHECK;

@@ -73,6 +73,31 @@ static void test_logs_are_created_opened_and_deleted(void **state) {
     }
 }
 
+// Asked first, then attached with what is known.
+static void ask_and_attach(struct place *place, uint64_t id, uint32_t partitions) {
+    struct td_logs_known known = {0};
+    struct td_log *log = NULL;
+    struct td_err err;
+    assert_int_equal(td_logs_ask(&place->logs, "journal", &known, &err), TD_OK);
+    assert_true(known.id == id && known.partitions == partitions);
+    assert_int_equal(td_logs_attach(place->loop, &place->logs, "journal", &known, &log, &err),
+                     TD_OK);
+    assert_true(td_log_id(log) == id && td_log_partitions(log) == partitions);
+    close_log(place->loop, log);
+    known.id = id + 1;
+    assert_int_equal(td_logs_ask(&place->logs, "journal", &known, &err), TD_ECONFLICT);
+}
+
+static void test_logs_are_asked_and_attached(void **state) {
+    struct place *place = *state;
+    struct td_logs_known known = {0};
+    struct td_err err;
+    assert_int_equal(td_logs_ask(&place->logs, "journal", &known, &err), TD_ENOENT);
+    assert_int_equal(td_logs_ask(&place->logs, "../x", &known, &err), TD_EINVAL);
+    assert_int_equal(td_logs_create(&place->logs, "journal", 9, 5, &err), TD_OK);
+    ask_and_attach(place, 9, 5);
+}
+
 static void test_logs_delete_finishes_what_was_cut_short(void **state) {
     struct place *place = *state;
     struct td_err err;
@@ -203,6 +228,7 @@ static void test_logs_on_kafka_with_settings(void **state) {
 int main(void) {
     const struct CMUnitTest here[] = {
         ONE(test_logs_are_created_opened_and_deleted),
+        ONE(test_logs_are_asked_and_attached),
         ONE(test_logs_delete_finishes_what_was_cut_short),
         ONE(test_logs_refuse_other_names),
         ONE(test_logs_delete_only_folders),
@@ -210,6 +236,7 @@ int main(void) {
     const struct CMUnitTest kafka[] = {
         KAFKA(test_logs_on_kafka),
         KAFKA(test_logs_on_kafka_with_settings),
+        KAFKA(test_logs_are_asked_and_attached),
         KAFKA(test_logs_refuse_other_names),
     };
     return getenv("TD_KAFKA") ? cmocka_run_group_tests(kafka, NULL, NULL)
