@@ -5,8 +5,9 @@
 
 #include "cli/cluster.h"
 
-// A run directory whose absolute path is longer leaves no room for the names of sockets below it.
-enum { TD_CLUSTER_DIR_MAX = 67 };
+// A run directory whose absolute path is longer leaves no room for the names of sockets below it:
+// 107 bytes less those of "/train-61/jobs/1234567890/train-63.sock.weights".
+enum { TD_CLUSTER_DIR_MAX = 60 };
 
 struct td_cluster_plan {
     const char *dir;   // absolute

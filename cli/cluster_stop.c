@@ -57,8 +57,7 @@ static void kill_worker(const char *path) {
     td_ipc_unlink(path);
 }
 
-static void kill_workers(const char *dir, const char *name) {
-    char *folder = td_asprintf("%s/%s/workers", dir, name);
+static void kill_workers_in(const char *folder) {
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));) {
         if (ends_in(e->d_name, ".sock")) {
@@ -70,7 +69,23 @@ static void kill_workers(const char *dir, const char *name) {
     if (d) {
         closedir(d);
     }
-    td_free(folder);
+}
+
+// A controller keeps the sockets of each job's workers in a folder of the job's.
+static void kill_workers(const char *dir, const char *name) {
+    char *jobs = td_asprintf("%s/%s/jobs", dir, name);
+    DIR *d = opendir(jobs);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] != '.') {
+            char *folder = td_asprintf("%s/%s", jobs, e->d_name);
+            kill_workers_in(folder);
+            td_free(folder);
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    td_free(jobs);
 }
 
 // ---- daemons and servers ----

@@ -144,7 +144,7 @@ static void control(const struct daemon *d, const char *name) {
     sigset_t term;
     struct td_err err;
     int signum = 0;
-    char *workers = td_asprintf("%s/workers", d->settings->dir);
+    char *workers = td_asprintf("%s/jobs/7", d->settings->dir);
     char *path = td_asprintf("%s/%s-0.sock", workers, td_daemon_role_name(d->role));
     char *member = td_asprintf("%s/member-%s", d->settings->shared_dir, name);
     sigemptyset(&term);

@@ -129,7 +129,7 @@ static int sockets_in(const char *dir) {
 static void assert_down(const char *dir, const struct td_cluster *was) {
     for (size_t i = 0; i < was->count; i++) {
         const struct td_cluster_process *p = &was->processes[i];
-        char *workers = td_asprintf("%s/%s/workers", dir, p->name);
+        char *workers = td_asprintf("%s/%s/jobs/7", dir, p->name);
         char *redis = td_asprintf("%s/redis", dir);
         assert_false(td_cluster_alive(p));
         assert_int_equal(sockets_in(workers) + sockets_in(redis), 0);
@@ -279,7 +279,7 @@ static void test_up_refuses(void **state) {
     (void)state;
     memset(deep, 'x', sizeof deep - 1);
     deep[sizeof deep - 1] = 0;
-    EXPECT(2, NULL, "limits to 107, so at most 67; name a shorter one", "up", "--dir", deep);
+    EXPECT(2, NULL, "limits to 107, so at most 60; name a shorter one", "up", "--dir", deep);
     EXPECT(2, NULL, "at least one coordinator", "up", "--dir", "z", "--coordinators", "0");
     EXPECT(2, NULL, "are too many for one machine", "up", "--dir", "z", "--rollout", "90");
     EXPECT(2, NULL, "takes options only, not now", "up", "now");
