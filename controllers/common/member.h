@@ -16,8 +16,8 @@ struct td_member;
 
 // The job that a member serves, ready to run; lives until role->stop is done.
 struct td_service {
-    uint64_t job, journal_id;
-    struct td_buf bytes; // its spec, canonical
+    uint64_t job, journal_id, rollout_log; // rollout_log 0: a job over rows
+    struct td_buf bytes;                   // its spec, canonical
     struct td_job_spec *spec;
     struct td_job_data *data;
     struct td_log *rollouts; // NULL: a job over rows

@@ -53,7 +53,13 @@ struct td_member {
     } wanted;
     enum td_service_state state;
     struct td_service service;
-    int64_t retry_ms; // OPENING
+    struct { // OPENING: what the brokers tell of the logs; of the thread while it asks
+        bool asking;
+        struct td_logs_known journal, rollouts;
+        enum td_rc rc;
+        struct td_err err;
+    } ask;
+    int64_t retry_ms;
     void *shell;
     char *load_error; // owned; of the thread that loads, then of the loop
     char *trouble;    // owned; why the job cannot be served here; NULL: it can

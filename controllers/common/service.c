@@ -102,10 +102,12 @@ static void begin(struct td_member *m) {
     td_free(m->trouble);
     m->trouble = NULL;
     s->job = m->wanted.job;
+    s->rollout_log = m->wanted.rollout_log;
     s->journal_id = m->journal_id;
     td_buf_put(&s->bytes, m->wanted.spec.data, m->wanted.spec.len);
     s->socket_dir = td_asprintf("%s/jobs/%" PRIu64, m->settings->dir, s->job);
     s->run_dir = td_asprintf("%s/jobs/%" PRIu64, m->settings->shared_dir, s->job);
+    m->retry_ms = 0;
     m->state = TD_SERVICE_LOADING;
     td_trace_info("job taken up", "job=%" PRIu64, s->job);
     if (!td_workq_submit(m->load_workq, run_load, end_load, m)) {
@@ -115,35 +117,52 @@ static void begin(struct td_member *m) {
 
 // ---- opening and running ----
 
-static enum td_rc open_log(struct td_member *m, const char *name, uint64_t id, struct td_log **log,
-                           struct td_err *err) {
-    enum td_rc rc = *log ? TD_OK : td_logs_open(m->loop, &m->logs, name, id, log, err);
-    if (rc == TD_ENOENT || (rc != TD_OK && err->retriable) || rc == TD_ETIMEOUT) {
-        m->retry_ms = td_loop_now_ms(m->loop) + OPEN_RETRY_MS; // the leader makes it
-    }
-    return rc;
+static void rollout_name(const struct td_member *m, char *out, size_t size) {
+    snprintf(out, size, "rollout-%016" PRIx64, m->service.rollout_log);
 }
 
-static void open_and_start(struct td_member *m) {
-    struct td_err err = {0};
-    enum td_rc rc = TD_OK;
-    m->retry_ms = 0;
+static void run_ask(void *user) {
+    struct td_member *m = user;
+    m->ask.rc = TD_OK;
     if (m->role->reads_journal) {
-        rc = open_log(m, "journal", 0, &m->journal, &err);
+        m->ask.rc = td_logs_ask(&m->logs, "journal", &m->ask.journal, &m->ask.err);
     }
-    if (rc == TD_OK && m->wanted.rollout_log) {
+    if (m->ask.rc == TD_OK && m->service.rollout_log) {
         char name[32];
-        snprintf(name, sizeof name, "rollout-%016" PRIx64, m->wanted.rollout_log);
-        rc = open_log(m, name, m->wanted.rollout_log, &m->service.rollouts, &err);
+        rollout_name(m, name, sizeof name);
+        m->ask.rollouts.id = m->service.rollout_log;
+        m->ask.rc = td_logs_ask(&m->logs, name, &m->ask.rollouts, &m->ask.err);
     }
+}
+
+static enum td_rc open_and_start(struct td_member *m, struct td_err *err) {
+    enum td_rc rc = TD_OK;
+    if (m->role->reads_journal && !m->journal) {
+        rc = td_logs_attach(m->loop, &m->logs, "journal", &m->ask.journal, &m->journal, err);
+    }
+    if (rc == TD_OK && m->service.rollout_log) {
+        char name[32];
+        rollout_name(m, name, sizeof name);
+        rc = td_logs_attach(m->loop, &m->logs, name, &m->ask.rollouts, &m->service.rollouts, err);
+    }
+    return rc == TD_OK ? m->role->start(m, &m->service, &m->shell, err) : rc;
+}
+
+static void end_ask(void *user) {
+    struct td_member *m = user;
+    m->ask.asking = false;
+    bool other = m->stopping || m->wanted.job != m->service.job;
+    enum td_rc rc = other ? TD_ESTOPPED : m->ask.rc;
     if (rc == TD_OK) {
-        rc = m->role->start(m, &m->service, &m->shell, &err);
+        rc = open_and_start(m, &m->ask.err);
+        m->state = rc == TD_OK ? TD_SERVICE_RUNNING : m->state;
     }
-    if (rc == TD_OK) {
-        m->state = TD_SERVICE_RUNNING;
-    } else if (!m->retry_ms) {
-        set_trouble(m, err.msg);
+    if (rc == TD_ENOENT || rc == TD_ETIMEOUT) {
+        m->retry_ms = td_loop_now_ms(m->loop) + OPEN_RETRY_MS; // the leader makes it
+    } else if (rc != TD_OK && rc != TD_ESTOPPED) {
+        set_trouble(m, m->ask.err.msg);
     }
+    td_service_drive(m);
 }
 
 // Workers that an earlier process of this member left for jobs that it does not serve any more.
@@ -166,10 +185,13 @@ void td_service_drive(struct td_member *m) {
         }
         break;
     case TD_SERVICE_OPENING:
+        if (m->ask.asking) {
+            break;
+        }
         if (other) {
             end(m);
         } else if (!m->trouble && td_loop_now_ms(m->loop) >= m->retry_ms) {
-            open_and_start(m);
+            m->ask.asking = td_workq_submit(m->load_workq, run_ask, end_ask, m);
         }
         break;
     case TD_SERVICE_RUNNING:

@@ -24,7 +24,6 @@ enum {
     WORKQ_JOBS = 256,
     TICK_MS = 500,
     STOP_MS = 1000,
-    LEADER_TTL_MS = 10000,
     CREATE_MS = 5000,
     CREATE_POLL_MS = 20,
 };
@@ -161,31 +160,6 @@ static void remember_journal(struct td_daemon *d) {
     td_free(path);
 }
 
-static void on_leader(void *user, enum td_rc rc, const void *value, size_t n,
-                      const struct td_err *err) {
-    struct td_daemon *d = user;
-    (void)err;
-    if (rc == TD_OK && value && n < sizeof d->leader) {
-        memcpy(d->leader, value, n);
-        d->leader[n] = 0;
-    }
-}
-
-// The store is for people and clients; nothing is decided by it.
-static void tell_store(struct td_daemon *d, bool leads) {
-    if (!d->kv) {
-        return;
-    }
-    char *key = td_asprintf("tandem:{%s}:leader", d->settings->cluster);
-    if (leads) {
-        struct td_kv_set set = {key, d->address, strlen(d->address), LEADER_TTL_MS};
-        td_kv_set(d->kv, &set, NULL, NULL);
-    } else {
-        td_kv_get(d->kv, key, on_leader, d);
-    }
-    td_free(key);
-}
-
 static void on_timer(void *user) {
     struct td_daemon *d = user;
     const struct td_coordinator *c = td_coordinator_shell_machine(d->shell);
@@ -195,7 +169,7 @@ static void on_timer(void *user) {
         td_job_logs_follow(d->job_logs, td_coordinator_state(c));
         snprintf(d->leader, sizeof d->leader, "%s", d->address);
     }
-    tell_store(d, leads);
+    td_daemon_tell_store(d, leads);
     td_timer_start(d->timer, TICK_MS);
 }
 

@@ -1,6 +1,9 @@
-// Inside of the coordinator daemon: shared by daemon.c (life) and status.c (pages).
+// Inside of the coordinator daemon: daemon.c life · pages.c HTTP · store.c the live view in the
+// store · json.c both of them as JSON.
 #ifndef TD_COORDINATOR_DAEMON_INT_H
 #define TD_COORDINATOR_DAEMON_INT_H
+
+#include <jansson.h>
 
 #include "coordinator/daemon/daemon.h"
 #include "coordinator/daemon/job_logs.h"
@@ -31,6 +34,7 @@ struct td_daemon {
     struct td_http *http;
     struct td_kv *kv; // NULL: none
     struct td_timer *timer;
+    int64_t view_ms;                      // when the live view was written last
     char address[128], http_address[128]; // as others reach them
     char leader[128];                     // as the store has it; "": unknown
     bool stopping;
@@ -40,5 +44,16 @@ struct td_daemon {
 
 // Routes the pages. user of each is the daemon.
 void td_daemon_pages(struct td_daemon *d);
+
+// ---- store.c: nothing is decided by what lies there ----
+// Now and then: the leader tells where it is and how jobs and members are, a standby asks who
+// leads.
+void td_daemon_tell_store(struct td_daemon *d, bool leads);
+
+// ---- json.c: new references ----
+const char *td_daemon_state_name(Tandem__V1__JobState state);
+json_t *td_daemon_hex(uint64_t digest); // 16 digits
+json_t *td_daemon_job_json(const Tandem__V1__Job *j);
+json_t *td_daemon_member_json(const Tandem__V1__Member *m);
 
 #endif

@@ -11,8 +11,6 @@
 #include "lib/io/prometheus.h"
 #include "lib/spec/build_id.h"
 
-static const char *const states[] = {"?", "queued", "running", "succeeded", "failed", "cancelled"};
-
 static const struct td_coordinator *machine_of(const struct td_daemon *d) {
     return td_coordinator_shell_machine(d->shell);
 }
@@ -22,10 +20,6 @@ static struct td_jobs_view view_of(const struct td_daemon *d) {
                                  .shared_dir = d->settings->shared_dir,
                                  .now_ms = td_loop_now_ms(d->loop),
                                  .arena = td_arena_new()};
-}
-
-static const char *state_name(Tandem__V1__JobState state) {
-    return (size_t)state < sizeof states / sizeof *states ? states[state] : "?";
 }
 
 static void on_livez(void *user, const struct td_http_request *request,
@@ -100,21 +94,6 @@ static void give_json(struct td_http_response *response, json_t *root) {
     json_decref(root);
 }
 
-static json_t *hex(uint64_t digest) {
-    char text[20];
-    snprintf(text, sizeof text, "%016" PRIx64, digest);
-    return json_string(text);
-}
-
-static json_t *job_json(const Tandem__V1__Job *j) {
-    return json_pack(
-        "{s:I,s:s%,s:s,s:s,s:I,s:I,s:s,s:s,s:I,s:o,s:o,s:s}", "id", (json_int_t)j->id, "request_id",
-        j->request_id, strlen(j->request_id), "kind", j->kind, "state", state_name(j->state),
-        "step", (json_int_t)j->step, "total_steps", (json_int_t)j->total_steps, "cause", j->cause,
-        "waits_for", j->waits_for, "waits_since_ms", (json_int_t)j->waits_since_ms, "weight_digest",
-        hex(j->weight_digest), "state_digest", hex(j->state_digest), "folder", j->folder);
-}
-
 static void on_jobs(void *user, const struct td_http_request *request,
                     struct td_http_response *response) {
     struct td_jobs_view v = view_of(user);
@@ -124,7 +103,7 @@ static void on_jobs(void *user, const struct td_http_request *request,
     for (size_t i = 0; i < s->job_count; i++) {
         Tandem__V1__Job job;
         if (td_jobs_view_job(&v, s->jobs[i]->job->job, &job)) {
-            json_array_append_new(list, job_json(&job));
+            json_array_append_new(list, td_daemon_job_json(&job));
         }
     }
     give_json(response, json_pack("{s:o}", "jobs", list));
@@ -137,12 +116,12 @@ static json_t *rounds_json(const struct td_jobs_view *v, uint64_t job) {
     json_t *list = json_array();
     for (size_t i = 0; i < r.n_rounds; i++) {
         const Tandem__V1__Round *x = r.rounds[i];
-        json_array_append_new(list, json_pack("{s:I,s:s,s:I,s:I,s:o,s:s,s:I}", "round",
-                                              (json_int_t)x->round, "state", x->state, "groups",
-                                              (json_int_t)x->groups, "tokens",
-                                              (json_int_t)x->tokens, "weight_digest",
-                                              hex(x->weight_digest), "waits_for", x->waits_for,
-                                              "waits_since_ms", (json_int_t)x->waits_since_ms));
+        json_array_append_new(
+            list,
+            json_pack("{s:I,s:s,s:I,s:I,s:o,s:s,s:I}", "round", (json_int_t)x->round, "state",
+                      x->state, "groups", (json_int_t)x->groups, "tokens", (json_int_t)x->tokens,
+                      "weight_digest", td_daemon_hex(x->weight_digest), "waits_for", x->waits_for,
+                      "waits_since_ms", (json_int_t)x->waits_since_ms));
     }
     return list;
 }
@@ -158,8 +137,8 @@ static void on_job(void *user, const struct td_http_request *request,
         response->status = 404;
         td_buf_puts(&response->body, "no such job\n");
     } else {
-        give_json(response,
-                  rounds ? json_pack("{s:o}", "rounds", rounds_json(&v, id)) : job_json(&job));
+        give_json(response, rounds ? json_pack("{s:o}", "rounds", rounds_json(&v, id))
+                                   : td_daemon_job_json(&job));
     }
     td_arena_free(v.arena);
 }
@@ -172,13 +151,7 @@ static void on_members(void *user, const struct td_http_request *request,
     (void)request;
     td_jobs_view_members(&v, &r);
     for (size_t i = 0; i < r.n_members; i++) {
-        const Tandem__V1__Member *m = r.members[i];
-        json_array_append_new(
-            list, json_pack("{s:o,s:s,s:s,s:s,s:I,s:i,s:i,s:i,s:s,s:I}", "id", hex(m->id), "kind",
-                            m->kind, "host", m->host, "http", m->http, "job", (json_int_t)m->job,
-                            "workers", (int)m->workers, "workers_ready", (int)m->workers_ready,
-                            "units", (int)m->units, "waits_for", m->waits_for, "heard_ms",
-                            (json_int_t)m->heard_ms));
+        json_array_append_new(list, td_daemon_member_json(r.members[i]));
     }
     give_json(response, json_pack("{s:o}", "members", list));
     td_arena_free(v.arena);
@@ -207,7 +180,7 @@ static void job_rows(const struct td_jobs_view *v, struct td_buf *out) {
         td_buf_puts(out, "<tr>");
         number(out, (double)j.id);
         cell(out, j.kind);
-        cell(out, state_name(j.state));
+        cell(out, td_daemon_state_name(j.state));
         number(out, (double)j.step);
         number(out, (double)j.total_steps);
         cell(out, j.waits_for);
