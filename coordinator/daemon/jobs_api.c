@@ -237,15 +237,15 @@ static uint64_t random_id(void) {
 
 static void submit_spec(struct td_jobs_api *api, struct td_rpc_call *call, const char *request_id,
                         const struct td_job_spec *spec) {
-    struct td_buf canonical = {0};
-    td_job_spec_encode(spec, &canonical);
+    struct td_buf bytes = {0};
+    td_job_spec_encode_all(spec, &bytes);
     add_waiter(api, call, WAIT_SUBMIT, 0)->request_id = td_strdup(request_id);
     struct td_submit submit = {.request_id = request_id,
-                               .spec = canonical.data,
-                               .spec_bytes = canonical.len,
+                               .spec = bytes.data,
+                               .spec_bytes = bytes.len,
                                .rollout_log = spec->tandem.kind == TD_JOB_SFT ? 0 : random_id()};
     td_coordinator_shell_submit(api->shell, &submit);
-    td_buf_fini(&canonical);
+    td_buf_fini(&bytes);
 }
 
 static void on_submit(void *user, struct td_rpc_call *call, const ProtobufCMessage *request) {

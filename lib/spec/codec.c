@@ -10,11 +10,7 @@
 
 enum { FORMAT = 1, BYTES_MAX = 8 << 20 };
 
-static bool is_canonical(const struct td_spec_key *key, unsigned kinds, unsigned kind) {
-    return key->cls == TD_SPEC_DONE && !key->process && (kinds & kind);
-}
-
-void td_job_spec_encode(const struct td_job_spec *spec, struct td_buf *out) {
+static void encode(const struct td_job_spec *spec, bool process, struct td_buf *out) {
     struct td_arena *arena = td_arena_new();
     Tandem__Job__Setting *settings[TD_SPEC_KEYS_MAX];
     Tandem__Job__Spec message = TANDEM__JOB__SPEC__INIT;
@@ -23,7 +19,8 @@ void td_job_spec_encode(const struct td_job_spec *spec, struct td_buf *out) {
     unsigned kinds;
     for (size_t i = 0; i < td_spec_key_count(); i++) {
         const struct td_spec_key *key = td_spec_key(i, &kinds);
-        if (!is_canonical(key, kinds, 1u << spec->tandem.kind)) {
+        if (key->cls != TD_SPEC_DONE || (key->process && !process) ||
+            !(kinds & 1u << spec->tandem.kind)) {
             continue;
         }
         struct td_buf text = {0};
@@ -39,6 +36,14 @@ void td_job_spec_encode(const struct td_job_spec *spec, struct td_buf *out) {
     tandem__job__spec__pack(&message, td_buf_room(out, n));
     out->len += n;
     td_arena_free(arena);
+}
+
+void td_job_spec_encode(const struct td_job_spec *spec, struct td_buf *out) {
+    encode(spec, false, out);
+}
+
+void td_job_spec_encode_all(const struct td_job_spec *spec, struct td_buf *out) {
+    encode(spec, true, out);
 }
 
 static Tandem__Job__Spec *unpack(const void *bytes, size_t n, struct td_err *err) {
@@ -82,7 +87,7 @@ static enum td_rc take(const struct td_spec_key *key, const char *text, struct t
     return rc;
 }
 
-// Settings in table order, each once; those of the process get their defaults.
+// Settings in table order, each once; those of the process may be left out: their defaults.
 static enum td_rc take_all(const Tandem__Job__Spec *message, unsigned kind,
                            struct td_job_spec *spec, struct td_err *err) {
     size_t at = 0;
@@ -90,15 +95,19 @@ static enum td_rc take_all(const Tandem__Job__Spec *message, unsigned kind,
     unsigned kinds;
     for (size_t i = 0; i < td_spec_key_count() && rc == TD_OK; i++) {
         const struct td_spec_key *key = td_spec_key(i, &kinds);
-        if (is_canonical(key, kinds, kind)) {
-            if (at == message->n_settings || strcmp(message->settings[at]->key, key->name) != 0) {
-                return td_fail(err, TD_EUNSUPPORTED,
-                               "job spec: expected %s, got %s: written by another build", key->name,
-                               at == message->n_settings ? "the end" : message->settings[at]->key);
-            }
-            rc = take(key, message->settings[at++]->value, spec, err);
-        } else if (key->cls == TD_SPEC_DONE && (kinds & kind)) {
+        if (key->cls != TD_SPEC_DONE || !(kinds & kind)) {
+            continue;
+        }
+        const Tandem__Job__Setting *next = at < message->n_settings ? message->settings[at] : NULL;
+        if (next && strcmp(next->key, key->name) == 0) {
+            rc = take(key, next->value, spec, err);
+            at++;
+        } else if (key->process) {
             rc = take(key, key->def, spec, err);
+        } else {
+            return td_fail(err, TD_EUNSUPPORTED,
+                           "job spec: expected %s, got %s: written by another build", key->name,
+                           next ? next->key : "the end");
         }
     }
     if (rc == TD_OK && at < message->n_settings) {

@@ -198,9 +198,11 @@ void td_job_spec_free(struct td_job_spec *spec); // accepts NULL
 // The canonical form: proto/job.proto Spec, every setting of the kind that is done and not of the
 // process, in table order, defaults filled in. Appends to out.
 void td_job_spec_encode(const struct td_job_spec *spec, struct td_buf *out);
-// Back from canonical bytes. Checks every key, type and range as td_job_spec_load does; a key this
-// build does not know, or lacks, is TD_EUNSUPPORTED (written by another build), anything else that
-// is wrong TD_ECORRUPT.
+// The same with the settings of the process: a job that is submitted runs in other processes.
+void td_job_spec_encode_all(const struct td_job_spec *spec, struct td_buf *out);
+// Back from the bytes of either. Checks every key, type and range as td_job_spec_load does; a key
+// this build does not know, or lacks, is TD_EUNSUPPORTED (written by another build), anything else
+// that is wrong TD_ECORRUPT.
 enum td_rc td_job_spec_decode(const void *bytes, size_t n, struct td_job_spec **out,
                               struct td_err *err) TD_MUST_CHECK;
 // Appends one line "key: old → new" per key that differs between two canonical specs; returns how

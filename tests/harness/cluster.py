@@ -123,11 +123,29 @@ class Job(runs.Run):
         super().__init__(cluster.tools, folder, spec)
         self.cluster, self.id = cluster, None
 
-    def submit(self, *arguments):
-        code, out, err = self.cluster.tandem("submit", "-f", "job.yaml", *arguments,
-                                             cwd=self.folder)
-        assert code == 0, "submit: exit status %d: %s" % (code, err)
-        self.id = int(re.fullmatch(r"job (\d+) submitted\n", out).group(1))
+    def begin_submit(self):
+        """The answer is waited for elsewhere."""
+        command = [self.cluster.tools.tandem, "submit", "-f", "job.yaml", "--address",
+                   self.cluster.addresses]
+        with open(self.path("submit"), "wb") as said:
+            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL,
+                                       stdout=said, stderr=subprocess.STDOUT)
+        process.returncode = 0  # reaped by sandbox.reap, not by subprocess
+        self.pid = process.pid
+
+    def submitted(self):
+        """Whether the answer is there."""
+        code = self.exit_code()
+        if code is not None and self.id is None:
+            with open(self.path("submit")) as f:
+                said = f.read()
+            assert code == 0, "submit: exit status %d: %s" % (code, said)
+            self.id = int(re.search(r"^job (\d+) submitted$", said, re.M).group(1))
+        return self.id is not None
+
+    def submit(self):
+        self.begin_submit()
+        sandbox.wait_for(self.submitted, 60, "an answer to submit")
         return self
 
     def journal(self):
@@ -244,6 +262,12 @@ class Cluster:
             assert code == 0, "%s: exit status %d" % (d.name, code)
         sandbox.wait_for(lambda: not sandbox.descendants(), 5,
                          "the end of %s" % sandbox.descendants())
+
+    def kill_all(self):
+        """All of them and their workers, at once."""
+        while any(d.alive() for d in self.daemons.values()) or self.all_workers():
+            for pid in [d.pid for d in self.daemons.values() if d.alive()] + self.all_workers():
+                sandbox.send(pid, signal.SIGKILL)
 
     def said_all(self):
         return "".join(d.said_all() for d in self.daemons.values())

@@ -80,6 +80,24 @@ static void test_codec_decoded_spec_is_the_spec(void **state) {
     td_buf_fini(&bytes);
 }
 
+// A submitted job takes along how it is to be run.
+static void test_codec_whole_spec_carries_the_process(void **state) {
+    (void)state;
+    struct td_err err = {0};
+    struct td_job_spec *spec = parse(GRPO, "tandem.lease_s=3"), *found = NULL;
+    struct td_buf bytes = {0}, again = {0};
+    td_job_spec_encode_all(spec, &bytes);
+    assert_int_equal(td_job_spec_decode(bytes.data, bytes.len, &found, &err), TD_OK);
+    assert_int_equal(found->tandem.lease_s, 3);
+    assert_int_equal(found->tandem.worker_grace_s, 60);
+    td_job_spec_encode_all(found, &again);
+    assert_true(same(&bytes, &again));
+    td_job_spec_free(spec);
+    td_job_spec_free(found);
+    td_buf_fini(&bytes);
+    td_buf_fini(&again);
+}
+
 // Every setting of the job that is done gives other bytes when it is changed, those of the process
 // do not.
 static void test_codec_covers_every_setting(void **state) {
@@ -199,6 +217,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codec_round_trip),
         cmocka_unit_test(test_codec_decoded_spec_is_the_spec),
+        cmocka_unit_test(test_codec_whole_spec_carries_the_process),
         cmocka_unit_test(test_codec_covers_every_setting),
         cmocka_unit_test(test_codec_diff_text),
         cmocka_unit_test(test_codec_refuses),

@@ -1,0 +1,224 @@
+"""Kills and stops daemons and workers of a cluster at random moments, starts again what was killed,
+and compares every digest with `tandem run`. cluster_kills.py BIN --kind sft|grpo"""
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import cluster  # noqa: E402
+import runs  # noqa: E402
+import sandbox  # noqa: E402
+
+HURTS_MAX = 3  # in one job
+BACK_S = (0, 0.3, 2.5)  # when what was killed is started again; the last: after it is given up
+STOP_S = 1 + max(cluster.TIMERS["takeover_ms"], cluster.TIMERS["member_timeout_ms"]) / 1000
+FAULTS = {}
+
+
+class Missed(Exception):
+    """The job had ended, or there was no such process, when the fault was due."""
+
+
+def fault(function):
+    FAULTS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def kill(daemons, pick):
+    """At once; all are started again."""
+    for d in daemons:
+        sandbox.send(d.pid, signal.SIGKILL)
+    for d in daemons:
+        d.wait()
+    time.sleep(pick.choice(BACK_S))
+    for d in daemons:
+        d.start()
+
+
+def kill_worker(c, program, pick):
+    pids = [pid for d in c.of(program) for pid in c.workers(d.name).values()]
+    if not pids or not sandbox.send(pick.choice(sorted(pids)), signal.SIGKILL):
+        raise Missed
+
+
+def pause(c, daemon, instead=None):
+    """Longer than its time. instead(): true once another one does its work."""
+    c.pause(daemon)
+    time.sleep(STOP_S)
+    if instead:
+        sandbox.wait_for(instead, 10, "somebody in the place of " + daemon.name)
+    sandbox.send(daemon.pid, signal.SIGCONT)
+
+
+def leader_of(c):
+    leader = c.leader()
+    if not leader:
+        raise Missed
+    return leader
+
+
+@fault
+def kill_rollout(c, pick):
+    kill([pick.choice(c.of("rollout"))], pick)
+
+
+@fault
+def kill_rollout_worker(c, pick):
+    kill_worker(c, "rollout", pick)
+
+
+@fault
+def kill_train(c, pick):
+    kill(c.of("train"), pick)
+
+
+@fault
+def kill_train_worker(c, pick):
+    kill_worker(c, "train", pick)
+
+
+@fault
+def kill_leader(c, pick):
+    kill([leader_of(c)], pick)
+
+
+@fault
+def kill_coordinators(c, pick):
+    kill(c.of("coordinator"), pick)
+
+
+@fault
+def kill_redis(c, pick):
+    """It comes back empty."""
+    kill(c.of("redis"), pick)
+
+
+@fault
+def power_cut(c, pick):
+    c.kill_all()
+    time.sleep(pick.choice(BACK_S[:2]))
+    c.start()
+
+
+@fault
+def stop_leader(c, pick):
+    leader = leader_of(c)
+    pause(c, leader, lambda: c.leader() not in (None, leader))
+
+
+@fault
+def stop_rollout(c, pick):
+    pause(c, pick.choice(c.of("rollout")))
+
+
+@fault
+def stop_train(c, pick):
+    pause(c, pick.choice(c.of("train")))
+
+
+@fault
+def mixed(c, pick):
+    FAULTS[pick.choice(sorted(set(FAULTS) - {"mixed"}))](c, pick)
+
+
+WITHOUT_ROLLOUTS = ("kill-train", "kill-train-worker", "kill-leader", "kill-coordinators",
+                    "power-cut", "stop-leader", "stop-train")
+
+
+def attempt(c, job, hurt, seconds, pick):
+    """The job once, hurt up to HURTS_MAX times. Returns how often it was."""
+    done = 0
+    job.begin_submit()
+    for _ in range(pick.choice((1, 1, 2, HURTS_MAX))):
+        time.sleep(pick.uniform(0, seconds))
+        if job.submitted() and job.state() in cluster.ENDED:
+            break
+        try:
+            hurt(c, pick)
+            done += 1
+        except Missed:
+            pass
+    sandbox.wait_for(job.submitted, 60, "an answer to submit")
+    assert job.wait_end() == "succeeded", c.ask("/api/v1/jobs/%d" % job.id)
+    return done
+
+
+def one_case(c, spec, hurt, expected, seconds, seed):
+    """Until a fault has met a job."""
+    pick, done = random.Random(seed), 0
+    while not done:
+        job = c.job(spec)
+        done = attempt(c, job, hurt, seconds, pick)
+        runs.check_equal(expected, job.result())
+        gone = [d.name for d in c.daemons.values() if not d.alive()]
+        assert not gone, "ended by themselves: %s" % gone
+        c.check_clear()
+        c.check_quiet()
+        job.remove()
+    return done
+
+
+def one_kind(args, where, name, spec, expected, seconds):
+    """So many jobs on one cluster. Returns the number that failed."""
+    tools, met, failed, begun = runs.Tools(args.bin), 0, 0, time.monotonic()
+    c = None
+    for i in range(args.count):
+        try:
+            if not c:
+                c = cluster.Cluster(tools, os.path.join(where, "%s-%d" % (name, i))).up()
+            met += one_case(c, spec, FAULTS[name], expected, seconds, args.seed + i)
+        except Exception:
+            if c:
+                print(c.said_all())
+            traceback.print_exc(file=sys.stdout)
+            print("FAILED: --fault %s --count 1 --seed %d" % (name, args.seed + i), flush=True)
+            sandbox.end_all()
+            c, failed = None, failed + 1
+    if c:
+        c.stop()
+    print("%-20s %d jobs, %d faults, %.1f s" % (name, args.count, met, time.monotonic() - begun),
+          flush=True)
+    return failed
+
+
+def in_lanes(args, names):
+    """Most of the time is waiting: so many copies of this program share the faults out."""
+    running = []
+    for lane in range(args.lanes):
+        mine = [word for name in names[lane::args.lanes] for word in ("--fault", name)]
+        command = [sys.executable, "-B", sys.argv[0], args.bin, "--kind", args.kind, "--lanes",
+                   "1", "--count", str(args.count), "--seed", str(args.seed)] + mine
+        if mine:
+            running.append(subprocess.Popen(command))
+    return max(process.wait() for process in running)
+
+
+def main():
+    parse = argparse.ArgumentParser()
+    parse.add_argument("bin")
+    parse.add_argument("--kind", choices=("sft", "grpo"), required=True)
+    parse.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this one")
+    parse.add_argument("--count", type=int, default=int(os.environ.get("TD_FAULT_COUNT", 5)))
+    parse.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parse.add_argument("--lanes", type=int, default=1)
+    args = parse.parse_args()
+    names = args.fault or list(FAULTS if args.kind == "grpo" else WITHOUT_ROLLOUTS)
+    if args.lanes > 1:
+        return in_lanes(args, names)
+    where = sandbox.enter(network=True)
+    spec = cluster.spec_for(args.kind)
+    expected, seconds = cluster.undisturbed(runs.Tools(args.bin), os.path.join(where, "clean"),
+                                            spec)
+    print("%s: %.2f s undisturbed; --seed %d" % (args.kind, seconds, args.seed), flush=True)
+    # A cluster takes longer than one process to come to the first step.
+    return 1 if sum(one_kind(args, where, name, spec, expected, 1.5 * seconds + 0.5)
+                    for name in names) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
