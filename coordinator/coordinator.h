@@ -181,6 +181,22 @@ size_t td_coordinator_member_count(const struct td_coordinator *c);
 void td_coordinator_member_view(const struct td_coordinator *c, size_t i,
                                 struct td_member_view *out);
 
+// A group of the round that is being gathered: where it is.
+enum td_group_place {
+    TD_GROUP_WAITS,   // for a member with room
+    TD_GROUP_LEASED,  // to member, as part of attempt (term, n)
+    TD_GROUP_ARRIVED, // whole in the rollout log
+};
+struct td_group_view {
+    struct td_group group;
+    enum td_group_place place;
+    uint64_t member, term, n;
+    const char *waits_for; // of the member; borrowed until the next step
+};
+// Fills out with the first groups that are open, in draw order; returns how many.
+size_t td_coordinator_groups(const struct td_coordinator *c, uint64_t job,
+                             struct td_group_view *out, size_t max);
+
 // false: no such job.
 bool td_coordinator_job_view(const struct td_coordinator *c, uint64_t job, struct td_job_view *out);
 

@@ -201,6 +201,8 @@ void td_co_drop_units(struct td_job *job);
 // found of them are.
 void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
                           const struct td_job_state *j, size_t found, size_t wanted);
+// What the unit's member says that it waits for.
+const char *td_co_unit_waits_for(const struct td_coordinator *c, const struct td_unit *u);
 // Is the validation of the head due, and not done? Also prepares it.
 bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
 // Nothing more comes to the head step: no validation is due or it is done.

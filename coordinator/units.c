@@ -367,7 +367,7 @@ static bool scanned(const struct td_coordinator *c, const struct td_job_state *j
     return m && m->report->train->job == j->job->job && m->report->train->scanned;
 }
 
-static const char *unit_waits_for(const struct td_coordinator *c, const struct td_unit *u) {
+const char *td_co_unit_waits_for(const struct td_coordinator *c, const struct td_unit *u) {
     const struct td_member *m = td_co_member(c, u->member);
     const Tandem__Sync__RolloutReport *r = m && m->report ? m->report->rollout : NULL;
     for (size_t i = 0; r && i < r->n_units; i++) {
@@ -396,7 +396,7 @@ void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
     } else {
         td_co_wait(c, job, eval ? TD_WAIT_VALIDATION : TD_WAIT_GROUPS, job->units[0].member,
                    "%zu of %zu %s, %zu units are leased: %s", found, wanted, what, job->unit_count,
-                   unit_waits_for(c, &job->units[0]));
+                   td_co_unit_waits_for(c, &job->units[0]));
     }
 }
 

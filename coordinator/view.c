@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "lib/base/mem.h"
+
 static void wait_of_process(const struct td_coordinator *c, struct td_job_view *out) {
     const char *text = NULL;
     if (c->stopped) {
@@ -77,6 +79,44 @@ void td_coordinator_member_view(const struct td_coordinator *c, size_t i,
             out->units += c->jobs[k]->units[u].member == m->id;
         }
     }
+}
+
+static void place_of(const struct td_coordinator *c, const struct td_job *job,
+                     struct td_group_view *out) {
+    for (size_t i = 0; i < job->unit_count; i++) {
+        const struct td_unit *u = &job->units[i];
+        for (size_t k = 0; k < u->group_count && !u->eval; k++) {
+            if (td_group_compare(u->groups[k], out->group) == 0) {
+                out->place = TD_GROUP_LEASED;
+                out->member = u->member;
+                out->term = u->term;
+                out->n = u->n;
+                out->waits_for = td_co_unit_waits_for(c, u);
+            }
+        }
+    }
+}
+
+size_t td_coordinator_groups(const struct td_coordinator *c, uint64_t id, struct td_group_view *out,
+                             size_t max) {
+    const struct td_job_state *j = td_journal_job(&c->follow.state, id);
+    const struct td_job *job = td_co_job(c, id);
+    if (!j || !job || !job->plan_known || !j->has_head) {
+        return 0;
+    }
+    size_t n = j->open_count < max ? j->open_count : max;
+    const td_entry **entries = td_alloc_array(job->plan.train_batch_size + 1, sizeof *entries);
+    td_co_find_open(c, job, j, entries);
+    for (size_t i = 0; i < n; i++) {
+        out[i] = (struct td_group_view){.group = j->open[i], .waits_for = ""};
+        if (i < job->plan.train_batch_size && entries[i]) {
+            out[i].place = TD_GROUP_ARRIVED;
+        } else {
+            place_of(c, job, &out[i]);
+        }
+    }
+    td_free(entries);
+    return n;
 }
 
 static void earlier(int64_t *wake, int64_t at) {

@@ -1,4 +1,5 @@
-// The coordinator's pages: /livez /readyz /metrics /status /api/v1/{jobs,jobs/ID/rounds,members}.
+// The coordinator's pages: /livez /readyz /metrics /status, /api/v1/jobs, /api/v1/jobs/ID with
+// /rounds and /groups, /api/v1/members.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 #include "lib/base/mem.h"
 #include "lib/io/prometheus.h"
 #include "lib/spec/build_id.h"
+
+enum { GROUPS_MAX = 4096 };
 
 static const struct td_coordinator *machine_of(const struct td_daemon *d) {
     return td_coordinator_shell_machine(d->shell);
@@ -126,19 +129,37 @@ static json_t *rounds_json(const struct td_jobs_view *v, uint64_t job) {
     return list;
 }
 
+static json_t *groups_json(const struct td_jobs_view *v, uint64_t job) {
+    static const char *const places[] = {"waits", "leased", "arrived"};
+    struct td_group_view *groups = td_arena_alloc(v->arena, GROUPS_MAX * sizeof *groups);
+    size_t n = td_coordinator_groups(v->machine, job, groups, GROUPS_MAX);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const struct td_group_view *g = &groups[i];
+        json_array_append_new(list, json_pack("{s:I,s:I,s:s,s:o,s:I,s:I,s:s}", "data_epoch",
+                                              (json_int_t)g->group.data_epoch, "index",
+                                              (json_int_t)g->group.index, "state", places[g->place],
+                                              "member", td_daemon_hex(g->member), "term",
+                                              (json_int_t)g->term, "attempt", (json_int_t)g->n,
+                                              "waits_for", g->waits_for));
+    }
+    return list;
+}
+
 static void on_job(void *user, const struct td_http_request *request,
                    struct td_http_response *response) {
     char *end = NULL;
     uint64_t id = strtoull(request->path + strlen("/api/v1/jobs/"), &end, 10);
     struct td_jobs_view v = view_of(user);
     Tandem__V1__Job job;
-    bool rounds = strcmp(end, "/rounds") == 0;
-    if ((*end && !rounds) || !td_jobs_view_job(&v, id, &job)) {
+    bool rounds = strcmp(end, "/rounds") == 0, groups = strcmp(end, "/groups") == 0;
+    if ((*end && !rounds && !groups) || !td_jobs_view_job(&v, id, &job)) {
         response->status = 404;
         td_buf_puts(&response->body, "no such job\n");
     } else {
-        give_json(response, rounds ? json_pack("{s:o}", "rounds", rounds_json(&v, id))
-                                   : td_daemon_job_json(&job));
+        give_json(response, rounds   ? json_pack("{s:o}", "rounds", rounds_json(&v, id))
+                            : groups ? json_pack("{s:o}", "groups", groups_json(&v, id))
+                                     : td_daemon_job_json(&job));
     }
     td_arena_free(v.arena);
 }
@@ -231,6 +252,39 @@ static void gang_rows(const struct td_jobs_view *v, struct td_buf *out) {
     td_buf_puts(out, "</table>");
 }
 
+// Where the groups of each open round are: how many, and the first that has not arrived.
+static void group_rows(const struct td_jobs_view *v, struct td_buf *out) {
+    const struct td_journal_state *s = td_coordinator_state(v->machine);
+    struct td_group_view *groups = td_arena_alloc(v->arena, GROUPS_MAX * sizeof *groups);
+    td_buf_puts(out, "<h2>open groups</h2><table border=1 cellspacing=0 cellpadding=4><tr><th>job"
+                     "<th>waiting<th>leased<th>arrived<th>first missing<th>member<th>attempt"
+                     "<th>waits for");
+    for (size_t i = 0; i < s->job_count; i++) {
+        size_t count[3] = {0}, first = SIZE_MAX;
+        size_t n = td_coordinator_groups(v->machine, s->jobs[i]->job->job, groups, GROUPS_MAX);
+        for (size_t k = 0; k < n; k++) {
+            count[groups[k].place]++;
+            first = first == SIZE_MAX && groups[k].place != TD_GROUP_ARRIVED ? k : first;
+        }
+        if (n == 0) {
+            continue;
+        }
+        td_buf_puts(out, "<tr>");
+        number(out, (double)s->jobs[i]->job->job);
+        for (int k = 0; k < 3; k++) {
+            number(out, (double)count[k]);
+        }
+        if (first != SIZE_MAX) {
+            const struct td_group_view *g = &groups[first];
+            td_buf_printf(
+                out, "<td>(%" PRIu64 ", %" PRIu64 ")<td>%016" PRIx64 "<td>%" PRIu64 ".%" PRIu64,
+                g->group.data_epoch, g->group.index, g->member, g->term, g->n);
+            cell(out, g->waits_for);
+        }
+    }
+    td_buf_puts(out, "</table>");
+}
+
 static void on_status(void *user, const struct td_http_request *request,
                       struct td_http_response *response) {
     const struct td_daemon *d = user;
@@ -253,6 +307,7 @@ static void on_status(void *user, const struct td_http_request *request,
     job_rows(&v, out);
     member_rows(&v, out);
     gang_rows(&v, out);
+    group_rows(&v, out);
     td_buf_puts(out, "\n");
     td_arena_free(v.arena);
 }

@@ -82,6 +82,19 @@ static void weights_have_sources(struct bench *b) {
     assert_int_equal(b->orders[ROLL % 512]->n_target_sources, 0);
 }
 
+// Where each group of the open round is, for people.
+static void check_groups(const struct bench *b, enum td_group_place first,
+                         enum td_group_place second) {
+    struct td_group_view g[4];
+    assert_int_equal(td_coordinator_groups(b->c[0], JOB, g, 4), 2);
+    assert_int_equal(td_coordinator_groups(b->c[0], JOB, g, 1), 1);
+    assert_int_equal(td_coordinator_groups(b->c[0], JOB + 1, g, 4), 0);
+    assert_true(g[0].group.index == 0 && g[1].group.index == 1);
+    assert_int_equal(g[0].place, first);
+    assert_int_equal(g[1].place, second);
+    assert_int_equal(g[1].member, second == TD_GROUP_LEASED ? ROLL + 1 : 0);
+}
+
 static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     (void)unused;
     struct bench b;
@@ -100,6 +113,7 @@ static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     assert_int_equal(units_of(&b, ROLL + 1), 0);
     bench_report(&b, 0, bench_roll(&b, ROLL, 1));
     assert_int_equal(units_of(&b, ROLL), 1); // as much as it has room for
+    check_groups(&b, TD_GROUP_LEASED, TD_GROUP_WAITS);
     bench_report(&b, 0, bench_roll(&b, ROLL + 1, 4));
     assert_int_equal(units_of(&b, ROLL + 1), 1);
     const Tandem__Sync__Orders *o = b.orders[(ROLL + 1) % 512];
@@ -111,6 +125,10 @@ static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     assert_int_equal(wait_of(&b, &view), TD_WAIT_GROUPS);
     // both arrive: SEAL, and the units are over
     Tandem__Sync__Report *t = bench_train(&b);
+    bench_add_arrived(&b, t, (struct td_group){0, 0}, 10);
+    bench_report(&b, 0, t);
+    check_groups(&b, TD_GROUP_ARRIVED, TD_GROUP_LEASED);
+    t = bench_train(&b);
     bench_add_arrived(&b, t, (struct td_group){0, 0}, 10);
     bench_add_arrived(&b, t, (struct td_group){0, 1}, 11);
     bench_report(&b, 0, t);
