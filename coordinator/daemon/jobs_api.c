@@ -21,7 +21,7 @@ struct waiter { // a call that is answered later
     enum wait_kind kind;
     char *request_id; // SUBMIT, owned
     uint64_t job;
-    uint64_t digest; // WATCH: of what was told last
+    uint64_t after, digest; // WATCH: the journal's offset that it has seen; of what was told last
 };
 
 struct td_jobs_api {
@@ -139,7 +139,8 @@ static void end_with_job(struct td_jobs_api *api, struct waiter *w, uint64_t job
     reply_job(api, call, job);
 }
 
-// One event when something of the job changed. How long it waits changes always, and is not news.
+// One event when something of the job changed. How long it waits changes always, and is not news;
+// nor is anything to a stream that goes on until the journal has gone on, too.
 static void serve_watcher(struct td_jobs_api *api, struct waiter *w) {
     struct td_jobs_view v = view_of(api);
     Tandem__V1__Job job;
@@ -157,7 +158,8 @@ static void serve_watcher(struct td_jobs_api *api, struct waiter *w) {
         event.seq = (uint64_t)td_coordinator_state(v.machine)->last.offset;
         event.job = &job;
         struct td_err err;
-        if (digest != w->digest && td_rpc_send(w->call, &event.base, &err) == TD_OK) {
+        bool news = digest != w->digest && (!w->after || event.seq > w->after);
+        if (news && td_rpc_send(w->call, &event.base, &err) == TD_OK) {
             w->digest = digest;
         }
     }
@@ -320,9 +322,9 @@ static void on_cancel(void *user, struct td_rpc_call *call, const ProtobufCMessa
 
 static void on_watch(void *user, struct td_rpc_call *call, const ProtobufCMessage *request) {
     struct td_jobs_api *api = user;
-    uint64_t id = ((const Tandem__V1__WatchJobRequest *)request)->id;
-    if (leads(api, call) && known(api, call, id)) {
-        add_waiter(api, call, WAIT_WATCH, id);
+    const Tandem__V1__WatchJobRequest *m = (const Tandem__V1__WatchJobRequest *)request;
+    if (leads(api, call) && known(api, call, m->id)) {
+        add_waiter(api, call, WAIT_WATCH, m->id)->after = m->after;
     }
 }
 
