@@ -143,7 +143,6 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
         td_co_sync_jobs(c);
         td_co_submissions(c);
         td_co_lead_first(c);
-        td_co_assign(c);
         td_co_decide(c);
         td_co_lead_last(c);
     }
@@ -151,6 +150,7 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
         // Not while a record is on its way: a trainer that has read its SEAL reports the groups as
         // open and arrived no longer, and they would be generated again.
         bool settled = td_co_may_append(c);
+        td_co_assign(c); // before the first orders of a term: none would mean to give its job up
         if (settled) {
             td_co_place(c);
         }

@@ -65,6 +65,7 @@ struct td_submission {
     char *request_id;
     Tandem__Journal__Job *job; // owned; id is given when it is appended
     uint64_t asked;            // the member that is to read its files; 0: none
+    uint64_t term, n;          // attempt that the answer has to name; n 0: nobody was asked yet
 };
 
 struct td_coordinator {
@@ -137,8 +138,12 @@ void td_member_fini(struct td_member *m);
 // ---- serve.c ----
 // Decides for every live member which job it serves (config.assign).
 void td_co_assign(struct td_coordinator *c);
+// Whether that is the job that the member is to serve, as far as members are told.
+bool td_co_serves(const struct td_coordinator *c, const struct td_member *m, uint64_t job);
 // What a report says of the job that its member serves.
 void td_co_served(struct td_coordinator *c, struct td_member *m);
+// It said lately that it cannot serve that job.
+bool td_co_unfit(const struct td_coordinator *c, const struct td_member *m, uint64_t job);
 // Its steps need samples: groups to train on, or validation.
 bool td_job_needs_rollout(const struct td_job *job);
 // The live job whose train gang the journal puts on the member; NULL: none.
@@ -161,6 +166,8 @@ bool td_co_end_job(struct td_coordinator *c, const struct td_job_state *j,
 void td_co_submit(struct td_coordinator *c, const struct td_submit *submit);
 // Answers what the journal has by now; appends the first of the rest.
 void td_co_submissions(struct td_coordinator *c);
+// Another leads: whoever submits asks it, and what it refuses shall not become a job here later.
+void td_co_drop_submissions(struct td_coordinator *c);
 // What a report says of the files of jobs that are being submitted.
 void td_co_indexed(struct td_coordinator *c, const Tandem__Sync__Report *report);
 

@@ -121,7 +121,8 @@ bool td_co_decide_gang(struct td_coordinator *c, struct td_job *job, const struc
     }
     const struct td_member *m = gang_member(c, j);
     int64_t heard = m && m->report ? m->heard_ms : c->led_ms;
-    if (c->now_ms - heard >= c->config.member_timeout_ms) {
+    bool unable = m && m->report && td_co_unfit(c, m, job->id);
+    if (unable || c->now_ms - heard >= c->config.member_timeout_ms) {
         return put_gang(c, job, j);
     }
     const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);

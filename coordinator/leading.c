@@ -100,6 +100,9 @@ void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *e
     if (term != s->term) {
         c->end_for_lead = false;
     }
+    if (c->led_term && s->term > c->led_term) {
+        td_co_drop_submissions(c);
+    }
     if (trim != s->trim.offset) {
         c->state_base =
             c->follow.next; // behind the last part: a long STATE is not a reason for one

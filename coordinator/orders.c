@@ -25,16 +25,21 @@ static Tandem__Journal__Version *draft_version(struct draft *d, struct td_versio
     return m;
 }
 
+static Tandem__Sync__Attempt *draft_attempt(struct draft *d, uint64_t term, uint64_t n) {
+    Tandem__Sync__Attempt *m = take(d, sizeof *m);
+    tandem__sync__attempt__init(m);
+    m->term = term;
+    m->n = n;
+    return m;
+}
+
 static Tandem__Sync__Unit *draft_unit(struct draft *d, uint64_t job, const struct td_unit *u) {
     Tandem__Sync__Unit *m = take(d, sizeof *m);
     tandem__sync__unit__init(m);
     m->job = job;
     m->eval = u->eval;
     m->version = draft_version(d, u->version);
-    m->attempt = take(d, sizeof *m->attempt);
-    tandem__sync__attempt__init(m->attempt);
-    m->attempt->term = u->term;
-    m->attempt->n = u->n;
+    m->attempt = draft_attempt(d, u->term, u->n);
     m->n_groups = u->group_count;
     m->groups = take(d, u->group_count * sizeof *m->groups);
     for (size_t i = 0; i < u->group_count; i++) {
@@ -112,6 +117,7 @@ static void draft_serve(struct draft *d, const struct td_coordinator *c,
             tandem__sync__index__init(index);
             index->request_id = c->submits[i].request_id;
             index->spec = c->submits[i].job->spec;
+            index->attempt = draft_attempt(d, c->submits[i].term, c->submits[i].n);
             o->index[o->n_index++] = index;
         }
     }

@@ -1,8 +1,9 @@
 // Which job each member serves: one at a time. A train member belongs to the job whose gang the
-// journal puts on it, else to the first job that lacks a gang; jobs that find none wait their turn.
-// Rollout members are shared out among the jobs that train. All of it is told in orders only: wrong
-// ones cost work (rule A10).
+// journal puts on it, as long as it can serve it, else to the first job that lacks a gang; jobs
+// that find none wait their turn. Rollout members are shared out among the jobs that train. All of
+// it is told in orders only: wrong ones cost work (rule A10).
 #include "coordinator/coordinator_int.h"
+#include "lib/base/plant.h"
 
 enum { UNFIT_MS = 30000 };
 
@@ -27,10 +28,14 @@ const struct td_job_state *td_co_gang_job(const struct td_coordinator *c, uint64
     return NULL;
 }
 
+bool td_co_serves(const struct td_coordinator *c, const struct td_member *m, uint64_t job) {
+    return !c->config.assign || m->serves == job;
+}
+
 void td_co_served(struct td_coordinator *c, struct td_member *m) {
     const Tandem__Sync__Report *r = m->report;
     const struct td_job_state *j = td_journal_job(&c->follow.state, r->serves);
-    if (m->report_count == 1 && live(c, j)) {
+    if (m->report_count == 1 && live(c, j) && !TD_PLANTED(SERVE_TAKEOVER)) {
         m->serves = r->serves; // as the leader before had it
     }
     bool other_files = j && r->index && !td_co_fits(m, j);
@@ -43,7 +48,7 @@ void td_co_served(struct td_coordinator *c, struct td_member *m) {
 }
 
 // It is asked again after a while: files may have come.
-static bool unfit(const struct td_coordinator *c, const struct td_member *m, uint64_t job) {
+bool td_co_unfit(const struct td_coordinator *c, const struct td_member *m, uint64_t job) {
     return m->unfit == job && c->now_ms - m->unfit_ms < UNFIT_MS;
 }
 
@@ -69,16 +74,16 @@ static bool lacks_gang(const struct td_coordinator *c, const struct td_job_state
 static uint64_t job_to_train(const struct td_coordinator *c, const struct td_member *m) {
     const struct td_journal_state *s = &c->follow.state;
     const struct td_job_state *here = td_co_gang_job(c, m->id);
-    if (here) {
-        return here->job->job;
+    if (here && !TD_PLANTED(SERVE_TAKEOVER)) {
+        return td_co_unfit(c, m, here->job->job) ? 0 : here->job->job;
     }
     const struct td_job_state *now = td_journal_job(s, m->serves);
-    if (live(c, now) && lacks_gang(c, now) && !unfit(c, m, m->serves)) {
+    if (live(c, now) && lacks_gang(c, now) && !td_co_unfit(c, m, m->serves)) {
         return m->serves;
     }
     for (size_t i = 0; i < s->job_count; i++) {
         const struct td_job_state *j = s->jobs[i];
-        if (live(c, j) && lacks_gang(c, j) && !unfit(c, m, j->job->job) &&
+        if (live(c, j) && lacks_gang(c, j) && !td_co_unfit(c, m, j->job->job) &&
             servers(c, j->job->job, true, m) == 0) {
             return j->job->job;
         }
@@ -89,7 +94,7 @@ static uint64_t job_to_train(const struct td_coordinator *c, const struct td_mem
 static bool wants_rollout(const struct td_coordinator *c, const struct td_member *m,
                           const struct td_job_state *j) {
     return live(c, j) && td_co_gang(j) && td_job_needs_rollout(td_co_job(c, j->job->job)) &&
-           !unfit(c, m, j->job->job);
+           !td_co_unfit(c, m, j->job->job);
 }
 
 // The job with the fewest others; a member moves only to one that has none from one that has more.

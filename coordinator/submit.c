@@ -5,6 +5,7 @@
 
 #include "coordinator/coordinator_int.h"
 #include "lib/base/mem.h"
+#include "lib/base/plant.h"
 
 static void refuse(struct td_coordinator *c, const char *request_id, const char *cause) {
     struct td_coordinator_effect *e = td_co_push(c, TD_CO_JOB_REFUSED);
@@ -82,14 +83,27 @@ static void remove_submission(struct td_coordinator *c, size_t i) {
     memmove(&c->submits[i], &c->submits[i + 1], (c->submit_count - i) * sizeof *c->submits);
 }
 
+void td_co_drop_submissions(struct td_coordinator *c) {
+    while (c->submit_count > 0) {
+        remove_submission(c, c->submit_count - 1);
+    }
+}
+
 // ---- the index ----
+
+// A request that comes again after a refusal, or that an earlier leader had, is another attempt:
+// the settings may have changed, and the files.
+static bool answers(const struct td_submission *s, const Tandem__Sync__Attempt *a) {
+    return (s->n && a && a->term == s->term && a->n == s->n) || TD_PLANTED(INDEX_TWICE);
+}
 
 void td_co_indexed(struct td_coordinator *c, const Tandem__Sync__Report *report) {
     for (size_t i = 0; i < report->n_indexed; i++) {
         const Tandem__Sync__Indexed *r = report->indexed[i];
         for (size_t k = 0; k < c->submit_count; k++) {
             struct td_submission *s = &c->submits[k];
-            if (strcmp(s->request_id, r->request_id) != 0 || s->job->index) {
+            if (strcmp(s->request_id, r->request_id) != 0 || s->job->index ||
+                !answers(s, r->attempt)) {
                 continue;
             }
             s->job->index = r->index ? td_message_dup(r->index) : NULL;
@@ -130,6 +144,10 @@ static void ask_for_index(struct td_coordinator *c, struct td_submission *s) {
     }
     s->asked = 0;
     s->asked = reader(c);
+    if (s->asked && !s->n) {
+        s->term = c->follow.state.term;
+        s->n = ++c->attempt;
+    }
     c->dirty = c->dirty || s->asked;
 }
 

@@ -240,7 +240,7 @@ static bool unit_is_over(const struct td_coordinator *c, const struct td_job *jo
                          struct td_version target) {
     const struct td_member *m = td_co_member(c, u->member);
     if (!td_version_equal(u->version, target) || u->eval != w->eval || !m ||
-        c->now_ms - m->heard_ms >= job->plan.lease_ms) {
+        c->now_ms - m->heard_ms >= job->plan.lease_ms || !td_co_serves(c, m, job->id)) {
         return true;
     }
     if (u->done_ms >= 0 && c->now_ms - u->done_ms >= job->plan.lease_ms) {
@@ -301,7 +301,7 @@ static const struct td_member *roomiest(const struct td_coordinator *c,
         const struct td_member *m = &c->members[i];
         const Tandem__Sync__RolloutReport *r = m->report ? m->report->rollout : NULL;
         if (!r || !td_co_alive(c, m) || r->job != j->job->job || !td_co_fits(m, j) ||
-            !holds(r, version, digest)) {
+            !td_co_serves(c, m, r->job) || !holds(r, version, digest)) {
             continue;
         }
         uint64_t room = room_of(c, m);
@@ -453,8 +453,8 @@ const struct td_job_state *td_co_job_of_member(const struct td_coordinator *c,
     const struct td_journal_state *s = &c->follow.state;
     for (size_t i = 0; i < s->job_count; i++) {
         const struct td_job *job = td_co_job(c, s->jobs[i]->job->job);
-        bool works = live(job, s->jobs[i]) && td_job_needs_rollout(job) &&
-                     (!c->config.assign || m->serves == job->id);
+        bool works =
+            live(job, s->jobs[i]) && td_job_needs_rollout(job) && td_co_serves(c, m, job->id);
         if (works && td_co_fits(m, s->jobs[i])) {
             return s->jobs[i];
         }

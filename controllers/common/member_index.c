@@ -46,19 +46,24 @@ static void end_read(void *user) {
     td_free(r);
 }
 
-static bool asked(const Tandem__Sync__Orders *o, const char *request_id) {
+// Another attempt of a request is another task: its settings may be others.
+static bool is_of(const struct td_index_task *t, const Tandem__Sync__Index *order) {
+    return t->request_id && order->attempt && strcmp(t->request_id, order->request_id) == 0 &&
+           t->attempt.term == order->attempt->term && t->attempt.n == order->attempt->n;
+}
+
+static bool asked(const Tandem__Sync__Orders *o, const struct td_index_task *t) {
     for (size_t i = 0; i < o->n_index; i++) {
-        if (strcmp(o->index[i]->request_id, request_id) == 0) {
+        if (is_of(t, o->index[i])) {
             return true;
         }
     }
     return false;
 }
 
-static struct td_index_task *find(struct td_member *m, const char *request_id) {
+static struct td_index_task *find(struct td_member *m, const Tandem__Sync__Index *order) {
     for (size_t i = 0; i < TD_MEMBER_INDEX_MAX; i++) {
-        const char *id = m->index[i].request_id;
-        if (request_id ? id && strcmp(id, request_id) == 0 : !id) {
+        if (order ? is_of(&m->index[i], order) : !m->index[i].request_id) {
             return &m->index[i];
         }
     }
@@ -67,12 +72,15 @@ static struct td_index_task *find(struct td_member *m, const char *request_id) {
 
 static void add(struct td_member *m, const Tandem__Sync__Index *order) {
     struct td_index_task *t = find(m, NULL);
-    if (!t) {
+    if (!t || !order->attempt) {
         return; // when one of the others is done
     }
     struct read *r = td_alloc(sizeof *r);
     *r = (struct read){m, (size_t)(t - m->index)};
     t->request_id = td_strdup(order->request_id);
+    tandem__sync__attempt__init(&t->attempt);
+    t->attempt.term = order->attempt->term;
+    t->attempt.n = order->attempt->n;
     td_buf_put(&t->spec, order->spec.data, order->spec.len);
     t->running = td_workq_submit(m->load_workq, run_read, end_read, r);
     if (!t->running) {
@@ -84,7 +92,7 @@ static void add(struct td_member *m, const Tandem__Sync__Index *order) {
 void td_index_orders(struct td_member *m, const Tandem__Sync__Orders *orders) {
     for (size_t i = 0; i < TD_MEMBER_INDEX_MAX; i++) {
         struct td_index_task *t = &m->index[i];
-        if (t->request_id && !asked(orders, t->request_id)) {
+        if (t->request_id && !asked(orders, t)) {
             t->dropped = true;
             if (!t->running) {
                 release(t);
@@ -92,7 +100,7 @@ void td_index_orders(struct td_member *m, const Tandem__Sync__Orders *orders) {
         }
     }
     for (size_t i = 0; i < orders->n_index; i++) {
-        struct td_index_task *t = find(m, orders->index[i]->request_id);
+        struct td_index_task *t = find(m, orders->index[i]);
         if (t) {
             t->dropped = false;
         } else {
@@ -111,6 +119,7 @@ size_t td_index_report(struct td_member *m, Tandem__Sync__Indexed *room,
         }
         tandem__sync__indexed__init(&room[n]);
         room[n].request_id = t->request_id;
+        room[n].attempt = &t->attempt;
         room[n].index = t->error ? NULL : &t->index;
         room[n].error = t->error ? t->error : "";
         list[n] = &room[n];

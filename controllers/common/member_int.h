@@ -22,6 +22,7 @@ enum td_service_state {
 
 struct td_index_task {
     char *request_id; // owned; NULL: free
+    Tandem__Sync__Attempt attempt;
     struct td_buf spec;
     bool running, done, dropped; // dropped: not asked for any more
     Tandem__Journal__DataIndex index;

@@ -61,6 +61,9 @@ static void execute(struct td_train_shell *s, const struct td_trainc_effect *x) 
     case TD_TC_DELETE_FOLDER:
         td_train_shell_delete_folder(s, x->text);
         break;
+    case TD_TC_READ_METRICS:
+        td_train_shell_metrics(s, NULL);
+        break;
     case TD_TC_STAGE_METRICS:
     case TD_TC_CLOSE_METRICS:
     case TD_TC_CUT_METRICS:

@@ -194,6 +194,13 @@ bool td_store_staged(const struct td_trainc *x, uint64_t step) {
            td_pos_equal(x->disk.staged_ref, ref_of(td_trainc_job(x), step));
 }
 
+// A gang of another member may have written since they were read last.
+void td_store_read_lines(struct td_trainc *x, struct td_trainc_effects *out) {
+    x->disk_known = false;
+    x->disk_asked++;
+    td_trainc_push(out, TD_TC_READ_METRICS);
+}
+
 // What a version was trained with: the batch's part and that of all ranks.
 static struct td_metrics *line_of(const struct td_trainc *x) {
     struct td_metrics *m = td_alloc(sizeof *m);
@@ -210,7 +217,7 @@ static struct td_metrics *line_of(const struct td_trainc *x) {
 
 bool td_store_stage(struct td_trainc *x, uint64_t step, struct td_trainc_effects *out) {
     const struct td_job_state *j = td_trainc_job(x);
-    if (x->disk_known && !x->disk_busy) {
+    if (x->disk_known && !x->disk_asked) {
         bool trained = x->ranks[0].finished || step == 0;
         if (td_store_has_line(x, step) || td_store_staged(x, step) || !trained) {
             return true;
@@ -225,7 +232,7 @@ bool td_store_stage(struct td_trainc *x, uint64_t step, struct td_trainc_effects
         if (step && !td_ranks_round_ready(x, step, ref, out)) {
             return false;
         }
-        x->disk_busy = true;
+        x->disk_asked++;
         struct td_trainc_effect *e = td_trainc_push(out, TD_TC_STAGE_METRICS);
         e->job = x->job;
         e->round = step;
@@ -248,12 +255,12 @@ static bool line_complete(const struct td_trainc *x, uint64_t head) {
 // validation); those of steps before the head at once.
 void td_store_close_lines(struct td_trainc *x, struct td_trainc_effects *out) {
     const struct td_job_state *j = td_trainc_job(x);
-    if (!x->disk_known || x->disk_busy || !j->has_head) {
+    if (!x->disk_known || x->disk_asked || !j->has_head) {
         return;
     }
     uint64_t head = j->head.step;
     if (x->disk.has_line && x->disk.step > head) {
-        x->disk_busy = true;
+        x->disk_asked++;
         x->disk.step = head; // gone from now on: after a FORK the step may be committed again soon
         td_trainc_push(out, TD_TC_CUT_METRICS)->round = head;
         return;
@@ -265,7 +272,7 @@ void td_store_close_lines(struct td_trainc *x, struct td_trainc_effects *out) {
     if (!old && (!closed || td_store_has_line(x, head) || !line_complete(x, head))) {
         return;
     }
-    x->disk_busy = true;
+    x->disk_asked++;
     struct td_trainc_effect *e = td_trainc_push(out, TD_TC_CLOSE_METRICS);
     e->job = x->job;
     e->round = old ? step : head;

@@ -22,6 +22,7 @@ struct td_trainc *td_trainc_new(const struct td_trainc_config *config) {
     x->config.index = td_proto_dup(config->index);
     td_follower_init(&x->follow);
     x->next_seq = 1;
+    x->disk_asked = 1;
     return x;
 }
 
@@ -197,6 +198,7 @@ static void follow_journal(struct td_trainc *x, struct td_trainc_effects *out) {
     uint64_t job = j ? j->job->job : 0, generation = g ? g->generation : 0;
     if (job != x->job || generation != x->generation) {
         reset_gang(x, out);
+        td_store_read_lines(x, out);
     }
     if (job != x->job) {
         reset_job(x);
@@ -335,9 +337,11 @@ static void take_checkpoint(struct td_trainc *x, const struct td_trainc_event *e
 }
 
 static void take_metrics(struct td_trainc *x, const struct td_metrics_on_disk *m) {
-    x->disk = *m;
-    x->disk_known = true;
-    x->disk_busy = false;
+    x->disk_asked -= x->disk_asked > 0;
+    if (x->disk_asked == 0) {
+        x->disk = *m;
+        x->disk_known = true;
+    }
 }
 
 static void take_event(struct td_trainc *x, const struct td_trainc_event *e,

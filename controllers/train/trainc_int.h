@@ -135,7 +135,8 @@ struct td_trainc {
     size_t folder_count, folder_cap;
 
     // metric lines
-    bool disk_known, disk_busy;
+    bool disk_known;     // to this generation
+    uint32_t disk_asked; // METRICS to come; the last of them counts
     struct td_metrics_on_disk disk;
 
     // orders
@@ -207,6 +208,7 @@ void td_store_folders(struct td_trainc *x, struct td_trainc_effects *out);
 void td_store_listed(struct td_trainc *x, const struct td_trainc_event *event);
 // The line of the version that the ranks are at is durable (or not wanted). false: not yet.
 bool td_store_stage(struct td_trainc *x, uint64_t step, struct td_trainc_effects *out);
+void td_store_read_lines(struct td_trainc *x, struct td_trainc_effects *out);
 void td_store_close_lines(struct td_trainc *x, struct td_trainc_effects *out);
 bool td_store_has_line(const struct td_trainc *x, uint64_t step);
 bool td_store_staged(const struct td_trainc *x, uint64_t step); // under the ref in force

@@ -42,7 +42,10 @@
     X(HALF_APPLIED)          /* train controller: ranks that differ count as the highest */        \
     X(FLIP_UNVERIFIED)       /* rollout controller: flips to weights whose digest is wrong */      \
     X(LATE_ATTEMPT)          /* late records of dropped groups are sealed */                       \
-    X(PARTS_JOINED)          /* train controller, A12: parts of two attempts make one group */
+    X(PARTS_JOINED)          /* train controller, A12: parts of two attempts make one group */     \
+    X(SERVE_KEEPS_OLD)       /* controller: the old job's machine goes on after a change */        \
+    X(INDEX_TWICE)           /* coordinator: an answer to an old attempt counts for a new one */   \
+    X(SERVE_TAKEOVER)        /* coordinator: a new leader forgets which jobs are served where */
 
 enum td_plant {
 #define X(name) TD_PLANT_##name,

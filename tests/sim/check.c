@@ -419,6 +419,14 @@ static void check_job(struct sim *s, const Tandem__Journal__Job *b) {
         sim_violation(s, "I12 one request makes two jobs");
     }
     s->jobs[i].id = b->job;
+    memcpy(s->jobs[i].spec, b->spec.data, sizeof s->jobs[i].spec);
+    Tandem__Journal__DataIndex index;
+    spec_index(s, s->jobs[i].spec, &index);
+    if (s->p.assign && !s->jobs[i].asked) {
+        sim_violation(s, "I12 a submission that was refused becomes a job");
+    } else if (b->index->rows != index.rows || b->index->data_digest != index.data_digest) {
+        sim_violation(s, "I12 a job has the index of other files than its own");
+    }
 }
 
 static struct job_facts *facts_of_record(struct sim *s, const td_record *r) {

@@ -121,9 +121,38 @@ static bool held_by_another(const struct sim *s, int coordinator, const Tandem__
     return false;
 }
 
+// The member of a gang serves its job; units are those of the job that is served.
+static void check_serve(struct sim *s, const struct td_coordinator *c,
+                        const Tandem__Sync__Orders *o, uint64_t member) {
+    const struct td_journal_state *j = td_coordinator_state(c);
+    uint64_t serves = o->serve ? o->serve->job : 0;
+    if (!s->p.assign) {
+        return;
+    }
+    for (size_t i = 0; i < o->n_units; i++) {
+        if (o->units[i]->job != serves) {
+            sim_violation(s,
+                          "I12 units of job %" PRIu64 " are leased to a member that is to serve "
+                          "%" PRIu64,
+                          o->units[i]->job, serves);
+        }
+    }
+    bool able = !s->p.trouble_percent && !s->p.other_files_percent;
+    for (size_t i = 0; able && i < j->job_count; i++) {
+        const struct td_gang_state *g = td_job_gang(j->jobs[i], "actor");
+        bool here = g && g->spec->members[0] == member &&
+                    j->jobs[i]->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE;
+        if (here && serves != j->jobs[i]->job->job) {
+            sim_violation(s, "I12 the member of job %" PRIu64 "'s gang is told to serve %" PRIu64,
+                          j->jobs[i]->job->job, serves);
+        }
+    }
+}
+
 void check_orders(struct sim *s, int coordinator, const Tandem__Sync__Orders *o, uint64_t member) {
     enum { TAKEOVER_MS = 1000, SLACK_MS = 500, LEASE_MS = 1200 };
     check_target(s, s->coordinators[coordinator], o);
+    check_serve(s, s->coordinators[coordinator], o, member);
     if (o->term < s->truth.term && s->now > s->lead_ms + TAKEOVER_MS + SLACK_MS) {
         sim_violation(s,
                       "I3 C%d gives orders of term %" PRIu64 " long after term %" PRIu64 " began",
@@ -156,8 +185,8 @@ static void check_lines(struct sim *s, const struct job_facts *f) {
         return;
     }
     for (int i = 0; i < NT; i++) {
-        const struct lines *l = &s->trainers[i].lines;
-        bool only = f->members == 1u << i;
+        const struct lines *l = s->p.assign ? &s->lines[f - s->jobs] : &s->trainers[i].lines;
+        bool only = s->p.assign || f->members == 1u << i;
         if (only &&
             (!l->disk.has_line || l->disk.step != s->p.rounds || l->count != s->p.rounds + 1)) {
             sim_violation(s,
@@ -171,7 +200,7 @@ static void check_lines(struct sim *s, const struct job_facts *f) {
 void check_end(struct sim *s) {
     for (int i = 0; i < NC + NT && !s->violated; i++) {
         const struct proc *p = &s->procs[i];
-        if (!p->alive) {
+        if (!p->alive || (p->kind == TRAINER && !s->trainers[p->index].machine)) {
             continue;
         }
         const struct td_journal_state *state =

@@ -49,30 +49,48 @@ static void send(struct sim *s, int from, int to, sim_fn fn, struct msg *m) {
 // To all coordinators: those that do not lead pass it over.
 void send_report(struct sim *s, int proc, struct msg *report) {
     forge_remember(s, report->report);
+    if (s->p.assign) {
+        member_report(s, proc, report);
+        return;
+    }
     for (int i = 0; i < NC; i++) {
         send(s, proc, proc_of(COORDINATOR, i, 0), take_report, report);
     }
     sim_msg_unref(report);
 }
 
-static void member_orders(struct sim *s, int proc, struct td_coordinator_effect *e) {
+static void send_orders(struct sim *s, int proc, struct td_coordinator_effect *e) {
     struct msg *m = sim_msg();
     m->orders = e->orders;
     e->orders = NULL;
     check_orders(s, s->procs[proc].index, m->orders, e->member);
     int to = (int)e->member - 1; // members are named by their process
-    if (to >= NC && to < NC + NT + NR) {
-        send(s, proc, to, take_orders, m);
+    if (s->p.assign) {
+        link_orders(s, s->procs[proc].index, to, m);
+        return;
     }
+    send(s, proc, to, take_orders, m);
     sim_msg_unref(m);
 }
 
-static void job_accepted(struct sim *s, const struct td_coordinator_effect *e) {
+static void job_accepted(struct sim *s, int proc, const struct td_coordinator_effect *e) {
     int job = e->text[0] - '0';
     if (s->jobs[job].id && s->jobs[job].id != e->job) {
         sim_violation(s, "I12 request %s became jobs %" PRIu64 " and %" PRIu64, e->text,
                       s->jobs[job].id, e->job);
     }
+    if (s->p.assign) {
+        client_answered(s, s->procs[proc].index, e->text, true);
+    }
+}
+
+static void job_refused(struct sim *s, int proc, const struct td_coordinator_effect *e) {
+    sim_trace(s, "%s refuses job %s: %s", proc_name(proc), e->text, e->cause);
+    if (!s->p.assign) {
+        sim_violation(s, "job %s refused: %s", e->text, e->cause);
+        return;
+    }
+    client_answered(s, s->procs[proc].index, e->text, false);
 }
 
 static void execute(struct sim *s, int proc, struct td_coordinator_effect *e) {
@@ -101,13 +119,13 @@ static void execute(struct sim *s, int proc, struct td_coordinator_effect *e) {
         rollout_trim(s, e);
         break;
     case TD_CO_ORDERS:
-        member_orders(s, proc, e);
+        send_orders(s, proc, e);
         break;
     case TD_CO_JOB_ACCEPTED:
-        job_accepted(s, e);
+        job_accepted(s, proc, e);
         break;
     case TD_CO_JOB_REFUSED:
-        sim_violation(s, "job %s refused: %s", e->text, e->cause);
+        job_refused(s, proc, e);
         break;
     case TD_CO_JOB_ENDED:
         break;
@@ -126,18 +144,21 @@ void coordinator_event(struct sim *s, int proc, struct td_coordinator_event *e) 
 static void tick(struct sim *s, struct event *e) {
     struct td_coordinator_event r = {.kind = TD_CO_TICK};
     coordinator_event(s, e->proc, &r);
+    if (s->p.assign) {
+        clients_tick(s, s->procs[e->proc].index);
+    }
     sim_after(s, sim_between(s, 120, 180), e->proc, tick, NULL);
 }
 
 static void submit(struct sim *s, struct event *e) {
     int job = (int)e->a;
     char request[2] = {(char)('0' + job), 0};
-    uint8_t spec = (uint8_t)job;
+    uint8_t spec[2] = {(uint8_t)job};
     Tandem__Journal__DataIndex index;
     sim_index(s, job, &index);
     int proc = proc_of(COORDINATOR, (int)sim_below(s, NC), 0);
     if (s->procs[proc].alive && !s->procs[proc].paused) {
-        struct td_submit body = {.request_id = request, .spec = &spec, .spec_bytes = 1};
+        struct td_submit body = {.request_id = request, .spec = spec, .spec_bytes = sizeof spec};
         body.index = &index;
         body.open_max = s->p.batch;
         body.rollout_log = sim_log_id(s, job);
@@ -154,6 +175,7 @@ void coordinator_start(struct sim *s, int proc) {
         .owner = td_rng_next(&s->rng) | 1,
         .create_journal_id = 0x1A,
         .lead_at_once = s->p.single,
+        .assign = s->p.assign,
         .takeover_ms = 1000,
         .beat_ms = 250,
         .member_timeout_ms = 1500,
@@ -162,10 +184,11 @@ void coordinator_start(struct sim *s, int proc) {
         .plan_of = sim_plan_coordinator,
         .user = s,
     };
+    s->owners[s->procs[proc].index] = config.owner;
     s->coordinators[s->procs[proc].index] = td_coordinator_new(&config);
     journal_open(s, proc);
     sim_after(s, sim_between(s, 1, 150), proc, tick, NULL);
-    if (proc == 0 && s->procs[proc].inc == 1) {
+    if (proc == 0 && s->procs[proc].inc == 1 && !s->p.assign) {
         for (int i = 0; i < s->p.jobs; i++) {
             sim_after(s, sim_between(s, 1, 400), -1, submit, NULL)->a = (uint64_t)i;
         }

@@ -82,6 +82,12 @@ static void delete_folder(struct sim *s, int trainer, const char *name) {
 
 // ---- metric lines ----
 
+// Daemons have one folder for each job, where all of them see it.
+struct lines *lines_of(struct sim *s, int trainer) {
+    const struct member *m = member_of(s, proc_of(TRAINER, trainer, 0));
+    return s->p.assign ? &s->lines[job_index(s, m->job)] : &s->trainers[trainer].lines;
+}
+
 struct line_change {
     enum td_trainc_effect_kind kind;
     uint64_t round, job;
@@ -90,14 +96,18 @@ struct line_change {
 
 static void change_lines(struct sim *s, struct event *e) {
     const struct line_change *c = e->msg->more;
-    struct trainer *t = &s->trainers[s->procs[e->proc].index];
-    struct td_metrics_on_disk *d = &t->lines.disk;
-    sim_trace(s, "T%d %s the metrics of step %" PRIu64, s->procs[e->proc].index,
-              c->kind == TD_TC_STAGE_METRICS   ? "stages"
-              : c->kind == TD_TC_CLOSE_METRICS ? "closes"
-                                               : "cuts behind",
-              c->round);
+    struct lines *lines = lines_of(s, s->procs[e->proc].index);
+    struct td_metrics_on_disk *d = &lines->disk;
+    if (c->kind != TD_TC_READ_METRICS) {
+        sim_trace(s, "T%d %s the metrics of step %" PRIu64, s->procs[e->proc].index,
+                  c->kind == TD_TC_STAGE_METRICS   ? "stages"
+                  : c->kind == TD_TC_CLOSE_METRICS ? "closes"
+                                                   : "cuts behind",
+                  c->round);
+    }
     switch (c->kind) {
+    case TD_TC_READ_METRICS:
+        break;
     case TD_TC_STAGE_METRICS:
         d->has_staged = true;
         d->staged_step = c->round;
@@ -110,10 +120,10 @@ static void change_lines(struct sim *s, struct event *e) {
         }
         d->has_line = true;
         d->step = c->round;
-        t->lines.count++;
+        lines->count++;
         break;
     default: // CUT_METRICS: lines of later steps go
-        t->lines.count -= d->has_line && d->step > c->round ? d->step - c->round : 0;
+        lines->count -= d->has_line && d->step > c->round ? d->step - c->round : 0;
         d->step = d->step < c->round ? d->step : c->round;
         break;
     }

@@ -72,9 +72,14 @@ static void pump(struct sim *s, struct event *e) {
     }
 }
 
+static bool reads(const struct sim *s, int proc) {
+    const struct proc *p = &s->procs[proc];
+    return p->alive && (p->kind == COORDINATOR || s->trainers[p->index].machine);
+}
+
 static void schedule_pump(struct sim *s, int proc) {
     struct proc *p = &s->procs[proc];
-    if (p->pumping || !p->alive) {
+    if (p->pumping || !reads(s, proc)) {
         return;
     }
     p->pumping = true;

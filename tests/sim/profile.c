@@ -27,6 +27,22 @@ static void job_of(struct profile *p, struct td_rng *rng) {
     p->chunk = td_rng_below(rng, 2) ? 1 << 20 : 200 + td_rng_below(rng, 800);
 }
 
+// Daemons on gRPC. By numbers of its own, so that the other schedules stay what they were.
+static void daemons(struct profile *p, uint64_t seed) {
+    struct td_rng rng = {td_mix64(seed * 5 + 2)};
+    p->trainers = NT;
+    p->assign = !p->single && td_rng_below(&rng, 2);
+    if (!p->assign) {
+        return;
+    }
+    p->jobs = 1 + (td_rng_below(&rng, 100) < 40);
+    p->trainers = 1 + (td_rng_below(&rng, 100) < 60);
+    p->same_spec = td_rng_below(&rng, 2);
+    p->trouble_percent = sometimes(&rng, 40, 25);
+    p->other_files_percent = sometimes(&rng, 30, 20);
+    p->index_percent = sometimes(&rng, 60, 40);
+}
+
 static void faults_of(struct profile *p, struct td_rng *rng) {
     p->fault_ms = 4000 + td_rng_below(rng, 16000);
     p->fault_gap_ms = 80 + td_rng_below(rng, 700);
@@ -57,6 +73,7 @@ static void faults_of(struct profile *p, struct td_rng *rng) {
 static void common(struct profile *p) {
     *p = (struct profile){.rounds = p->rounds,
                           .jobs = 1,
+                          .trainers = NT,
                           .fork = true,
                           .parts = p->parts,
                           .batch = p->batch,
@@ -130,6 +147,18 @@ static void takeover(struct profile *p) {
     p->rows = 14;
 }
 
+// Submissions whose leader dies, or whose answers do, while their files are read.
+static void submissions(struct profile *p) {
+    p->assign = true;
+    p->jobs = NJ;
+    p->index_percent = 30;
+    p->crash = 3;
+    p->fault_gap_ms = 150;
+    p->loss_percent = 15;
+    p->stale_percent = 15;
+    p->append_percent = 25;
+}
+
 static const struct {
     const char *name;
     void (*direct)(struct profile *p);
@@ -146,6 +175,7 @@ static const struct {
     {"RESCAN", rescan},
     {"RESEAL_VOIDS", old_work},
     {"TAKEOVER_EXPIRES", takeover},
+    {"INDEX_TWICE", submissions},
 };
 
 static void direct(struct profile *p, uint64_t seed) {
@@ -166,6 +196,7 @@ struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus) {
     struct profile p = {.rounds = rounds, .focus = focus ? focus : ""};
     job_of(&p, &rng);
     faults_of(&p, &rng);
+    daemons(&p, seed);
     direct(&p, seed);
     return p;
 }
@@ -183,25 +214,30 @@ bool sim_plan_coordinator(void *user, const Tandem__Journal__Job *job, struct td
         .lease_ms = 1200,
         .fork_on_mismatch = s->p.fork,
     };
-    return job->spec.len == 1;
+    return job->spec.len == 2;
 }
 
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out) {
-    const struct sim *s = user;
-    (void)spec;
+    const struct trainer *t = user;
+    const struct sim *s = t->sim;
     *out = (struct td_train_plan){
         .total_steps = s->p.rounds,
         .checkpoint_every = s->p.checkpoint_every,
         .save_freq = s->p.save_freq,
         .samples = SAMPLES,
     };
-    return n == 1;
+    return n == 2 && (!s->p.assign || memcmp(spec, t->spec, n) == 0);
+}
+
+void spec_index(const struct sim *s, const uint8_t spec[2], Tandem__Journal__DataIndex *out) {
+    tandem__journal__data_index__init(out);
+    out->rows = s->p.rows;
+    out->data_digest = 0xDA + (uint64_t)spec[0] + 256 * (uint64_t)spec[1];
 }
 
 void sim_index(const struct sim *s, int job, Tandem__Journal__DataIndex *out) {
-    tandem__journal__data_index__init(out);
-    out->rows = s->p.rows;
-    out->data_digest = 0xDA + (uint64_t)job;
+    uint8_t unchanged[2] = {(uint8_t)job};
+    spec_index(s, s->jobs[job].id ? s->jobs[job].spec : unchanged, out);
 }
 
 int sim_job_of_member(const struct sim *s, int index) {

@@ -346,6 +346,7 @@ void rank_command(struct sim *s, int trainer, const struct td_trainc_effect *e) 
     if (!s->procs[proc].alive) {
         return;
     }
+    check_works_for(s, from, e->job);
     struct msg *m = sim_msg();
     struct command *c = m->more = td_alloc(sizeof *c);
     *c = (struct command){.kind = e->kind,

@@ -76,6 +76,7 @@ static void start_group(struct sim *s, int proc, const struct td_rolloutc_effect
     if (!attached(s, p->index, worker)) {
         return; // its connection is broken
     }
+    check_works_for(s, proc, e->job);
     if (!r->workers[worker].has || !td_version_equal(r->workers[worker].version, e->version)) {
         sim_violation(s, "I7 a group is started under a version that its worker does not hold");
         return;
@@ -201,6 +202,7 @@ static void execute(struct sim *s, int proc, struct td_rolloutc_effect *e) {
     case TD_RC_PUBLISH: {
         const struct ticket *t = find_ticket(r, e->ticket);
         if (t) {
+            check_works_for(s, proc, t->job);
             rollout_publish(s, proc, t);
         }
         break;
@@ -244,10 +246,22 @@ static void worker_again(struct sim *s, struct event *e) {
     }
 }
 
+static void give_job(struct sim *s, struct event *e) {
+    struct roller *r = &s->rollers[s->procs[e->proc].index];
+    r->job = member_of(s, e->proc)->job;
+    struct td_rolloutc_event job = {
+        .kind = TD_RC_JOB, .job = r->job, .samples = SAMPLES, .eval_samples = 1};
+    roller_event(s, e->proc, &job);
+}
+
 void roller_start(struct sim *s, int proc) {
     struct roller *r = &s->rollers[s->procs[proc].index];
     Tandem__Journal__DataIndex index;
     sim_index(s, sim_job_of_member(s, s->procs[proc].index), &index);
+    const struct member *m = member_of(s, proc);
+    if (s->p.assign) {
+        index = m->index;
+    }
     struct td_rolloutc_config config = {
         .member = (uint64_t)proc + 1,
         .workers = NRW,
@@ -260,10 +274,16 @@ void roller_start(struct sim *s, int proc) {
     };
     r->machine = td_rolloutc_new(&config);
     r->job = 0;
-    r->producer = td_rng_next(&s->rng) | 1;
+    r->producer = s->p.assign ? m->incarnation : td_rng_next(&s->rng) | 1;
     r->ticket_count = 0;
+    if (s->p.assign) {
+        sim_after(s, 0, proc, give_job, NULL);
+    }
     sim_after(s, sim_between(s, 1, 150), proc, tick, NULL);
     for (int i = 0; i < NRW; i++) {
-        sim_after(s, 1, proc, worker_again, NULL)->a = (uint64_t)i;
+        bool there = s->procs[proc_of(ROLL_WORKER, s->procs[proc].index, i)].alive;
+        if (!s->p.assign || there) { // the others are started by its daemon
+            sim_after(s, 1, proc, worker_again, NULL)->a = (uint64_t)i;
+        }
     }
 }

@@ -1,7 +1,9 @@
 // The simulator: a whole cluster of the real machines in one thread, under a seed, with a virtual
 // clock. world.c time, processes, messages · journal.c and rollout.c the two logs · coordinators.c,
-// trainers.c, rollers.c the shells · ranks.c train workers · disk.c checkpoints and metric lines ·
-// faults.c what goes wrong · check.c what must hold · expect.c what an undisturbed run computes.
+// trainers.c, rollers.c the shells · members.c controller daemons that are told which job to serve,
+// links.c how they speak with coordinators, client.c who submits jobs to those · ranks.c train
+// workers · disk.c checkpoints and metric lines · faults.c what goes wrong · check.c what must
+// hold.
 #ifndef TD_TESTS_SIM_SIM_H
 #define TD_TESTS_SIM_SIM_H
 
@@ -14,13 +16,14 @@
 #include "lib/base/rng.h"
 
 enum {
-    NC = 3,  // coordinators
-    NT = 2,  // train controllers
-    NR = 2,  // rollout controllers
-    NW = 2,  // ranks of each train controller
-    NRW = 2, // workers of each rollout controller
-    NJ = 2,  // jobs
-    NP = 2,  // partitions of a rollout log
+    NC = 3, // coordinators
+    NT = 2, // train controllers
+    NR = 2, // rollout controllers
+    NM = NT + NR,
+    NW = 2,   // ranks of each train controller
+    NRW = NW, // workers of each rollout controller
+    NJ = 2,   // jobs
+    NP = 2,   // partitions of a rollout log
     NPROC = NC + NT + NR + NT * NW + NR * NRW,
     SAMPLES = 4,
     UPDATES = 2,
@@ -50,6 +53,7 @@ struct event {
     sim_fn fn;
     int proc; // to which it happens; −1: to the world
     uint32_t inc;
+    bool of_process; // inc is that of the process, which may have had several machines
     uint64_t a, b, c;
     struct msg *msg;
 };
@@ -58,7 +62,8 @@ struct proc {
     enum proc_kind kind;
     int index, worker; // worker: within its controller
     bool alive, paused;
-    uint32_t inc;           // counts up at each start and each end
+    uint32_t inc;           // counts up at each start and each end, of its machine, too
+    uint32_t life;          // the same of the process alone
     struct event *deferred; // while paused
     size_t deferred_count, deferred_cap;
     int64_t reply_ms; // replies of the logs come in order
@@ -135,7 +140,9 @@ struct lines { // metrics.jsonl of one train controller and job
 };
 
 struct trainer {
+    struct sim *sim;
     struct td_trainc *machine;
+    uint8_t spec[2]; // of the job that it serves, with p.assign
     struct rank ranks[NW];
     uint64_t scan, scan_job; // READ_ROLLOUT that is followed; 0: none
     int64_t next[NP], scan_end[NP];
@@ -172,12 +179,63 @@ struct roller {
     } workers[NRW];
 };
 
+// ---- daemons (p.assign) ----
+enum call_kind { REPORT_CALL, WAIT_CALL, CALLS };
+
+struct peer {              // a coordinator, as a member sees it
+    uint64_t calls[CALLS]; // under way; 0: none
+    int64_t since_ms[CALLS], pause_ms;
+    bool paused, has_news;
+};
+
+struct server_member { // a member, as a coordinator sees it
+    uint64_t calls[CALLS];
+    struct msg *kept; // orders that wait for a call
+};
+
+enum service_state {
+    SERVICE_NONE,
+    SERVICE_LOADING,
+    SERVICE_OPENING,
+    SERVICE_RUNNING,
+    SERVICE_STOPPING
+};
+
+struct reading { // files of a job that is being submitted
+    bool asked, done, fails;
+    Tandem__Sync__Attempt attempt;
+    uint64_t number; // of the one under way
+    uint8_t spec[2];
+    Tandem__Journal__DataIndex index;
+};
+
+struct member {
+    enum service_state state;
+    uint64_t wanted, job; // 0: nothing
+    Tandem__Journal__DataIndex index;
+    uint64_t workers_job; // whose workers may be there; outlives the process
+    uint64_t incarnation, journal_id, term, reports;
+    bool swept, trouble;
+    struct reading reading[NJ];
+    struct msg *report; // the newest
+    struct peer peers[NC];
+};
+
+struct client {
+    uint64_t call, revision; // call 0: none under way
+};
+
 // ---- what a seed decides ----
 struct profile {
     uint64_t rounds;
     int jobs;
     bool rows_job, nondeterministic, fork, careless, validation;
     bool single; // one coordinator that leads at once, as in `tandem run`
+    bool assign; // daemons: members are told what to serve, and speak as gRPC lets them
+    bool same_spec;
+    int trainers;                                  // that there are
+    uint32_t trouble_percent, other_files_percent; // a job cannot be served, or is another one
+    uint32_t index_percent;                        // files that cannot be read, or are too few
     uint32_t parts;
     uint64_t rows, batch, unit, checkpoint_every, save_freq, state_every, chunk;
     int64_t fault_ms; // faults stop then
@@ -206,6 +264,8 @@ struct known_group {
 
 struct job_facts {
     uint64_t id; // in the journal; 0: not accepted yet
+    uint8_t spec[2];
+    bool asked; // submitted since it was refused
     bool seen_end, cancelled_by_user, has_head, based;
     bool tampered; // a forged record was accepted: what is trained is not expected any more
     uint64_t sealed, lineage, generation;
@@ -250,6 +310,13 @@ struct sim {
     struct td_coordinator *coordinators[NC];
     struct trainer trainers[NT];
     struct roller rollers[NR];
+    struct member members[NM];
+    struct server_member servers[NC][NM];
+    struct client clients[NJ];
+    uint64_t waiters[NC][NJ]; // calls of clients that an API holds
+    uint64_t owners[NC];
+    uint64_t next_call;
+    struct lines lines[NJ]; // with p.assign; else each train controller has its own
     struct folder *folders;
     size_t folder_count, folder_cap;
     struct node *nodes;
@@ -272,6 +339,10 @@ int64_t sim_between(struct sim *s, int64_t low, int64_t high);
 // Schedules an event; msg (may be NULL): one reference is taken over. Returns it, valid until the
 // next call.
 struct event *sim_after(struct sim *s, int64_t delay, int proc, sim_fn fn, struct msg *msg);
+// To the process, whatever machine it has by then.
+struct event *sim_after_process(struct sim *s, int64_t delay, int proc, sim_fn fn, struct msg *msg);
+// The machine of a controller ends, its process does not.
+void sim_machine_ends(struct sim *s, int proc);
 struct msg *sim_msg(void);
 struct msg *sim_msg_ref(struct msg *m);
 void sim_msg_unref(struct msg *m);
@@ -293,6 +364,7 @@ struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus);
 bool sim_plan_coordinator(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out);
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out);
 void sim_index(const struct sim *s, int job, Tandem__Journal__DataIndex *out);
+void spec_index(const struct sim *s, const uint8_t spec[2], Tandem__Journal__DataIndex *out);
 int sim_job_of_member(const struct sim *s, int index); // jobs of the members with that index
 uint64_t sim_log_id(const struct sim *s, int job);     // 0: a job over rows
 
@@ -323,6 +395,27 @@ void roller_start(struct sim *s, int proc);
 void send_report(struct sim *s, int proc, struct msg *report);
 int job_index(const struct sim *s, uint64_t job); // of a job id of the journal; −1: unknown
 
+// ---- members.c ----
+struct member *member_of(struct sim *s, int proc);
+void member_start(struct sim *s, int proc);
+bool member_runs(const struct sim *s, int proc);
+void member_orders(struct sim *s, int proc, const Tandem__Sync__Orders *o);
+void member_report(struct sim *s, int proc, struct msg *report);
+void check_works_for(struct sim *s, int proc, uint64_t job);
+
+// ---- links.c: messages are taken over ----
+void link_report(struct sim *s, int member, struct msg *report);
+void link_orders(struct sim *s, int coordinator, int member, struct msg *orders);
+void link_member_starts(struct sim *s, int member);
+void link_member_tick(struct sim *s, int member);
+void link_member_dead(struct sim *s, int member);
+void link_coordinator_dead(struct sim *s, int coordinator);
+
+// ---- client.c ----
+void clients_begin(struct sim *s);
+void clients_tick(struct sim *s, int coordinator);
+void client_answered(struct sim *s, int coordinator, const char *request_id, bool accepted);
+
 // ---- ranks.c ----
 void rank_command(struct sim *s, int trainer, const struct td_trainc_effect *e);
 void rank_start(struct sim *s, int proc);
@@ -339,6 +432,7 @@ uint64_t initial_state(int job);
 void disk_effect(struct sim *s, int trainer, const struct td_trainc_effect *e);
 struct folder *find_folder(struct sim *s, int job, const char *name);
 struct folder *find_checkpoint(struct sim *s, uint64_t id);
+struct lines *lines_of(struct sim *s, int trainer);
 void disk_save_begin(struct sim *s, int trainer, const struct td_trainc_effect *e);
 
 // ---- faults.c ----

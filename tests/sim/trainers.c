@@ -90,6 +90,7 @@ static void execute(struct sim *s, int proc, struct td_trainc_effect *e) {
     case TD_TC_VERIFY:
     case TD_TC_LIST_FOLDERS:
     case TD_TC_DELETE_FOLDER:
+    case TD_TC_READ_METRICS:
     case TD_TC_STAGE_METRICS:
     case TD_TC_CLOSE_METRICS:
     case TD_TC_CUT_METRICS:
@@ -126,25 +127,30 @@ static void tick(struct sim *s, struct event *e) {
 
 static void metrics_known(struct sim *s, struct event *e) {
     struct td_trainc_event r = {.kind = TD_TC_METRICS,
-                                .metrics = &s->trainers[s->procs[e->proc].index].lines.disk};
+                                .metrics = &lines_of(s, s->procs[e->proc].index)->disk};
     trainer_event(s, e->proc, &r);
 }
 
 void trainer_start(struct sim *s, int proc) {
     int trainer = s->procs[proc].index;
     struct trainer *t = &s->trainers[trainer];
+    struct member *m = member_of(s, proc);
     Tandem__Journal__DataIndex index;
     sim_index(s, sim_job_of_member(s, trainer), &index);
+    if (s->p.assign) {
+        index = m->index;
+        memcpy(t->spec, s->jobs[job_index(s, m->job)].spec, sizeof t->spec);
+    }
     struct td_trainc_config config = {
         .member = (uint64_t)proc + 1,
-        .incarnation = td_rng_next(&s->rng) | 1,
+        .incarnation = s->p.assign ? m->incarnation : td_rng_next(&s->rng) | 1,
         .workers = NW,
         .build = "build",
         .device = "cpu",
         .index = &index,
         .report_ms = 300,
         .plan_of = sim_plan_train,
-        .user = s,
+        .user = t,
     };
     t->machine = td_trainc_new(&config);
     t->scan = 0;

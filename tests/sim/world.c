@@ -118,6 +118,14 @@ struct event *sim_after(struct sim *s, int64_t delay, int proc, sim_fn fn, struc
     return &s->heap[sift_up(s, s->heap_count++)];
 }
 
+struct event *sim_after_process(struct sim *s, int64_t delay, int proc, sim_fn fn,
+                                struct msg *msg) {
+    struct event *e = sim_after(s, delay, proc, fn, msg);
+    e->of_process = true;
+    e->inc = s->procs[proc].life;
+    return e;
+}
+
 // ---- processes ----
 
 int proc_of(enum proc_kind kind, int index, int worker) {
@@ -156,18 +164,40 @@ static void disturbed(struct sim *s, const struct proc *p) {
     }
 }
 
+// Is there such a process at all? Daemons have workers as long as they serve a job.
+static bool exists(const struct sim *s, const struct proc *p) {
+    switch (p->kind) {
+    case COORDINATOR:
+        return !s->p.single || p->index == 0;
+    case TRAINER:
+        return p->index < s->p.trainers;
+    case ROLLER:
+        return true;
+    case RANK:
+        return !s->p.assign || member_runs(s, proc_of(TRAINER, p->index, 0));
+    case ROLL_WORKER:
+        return !s->p.assign || member_runs(s, proc_of(ROLLER, p->index, 0));
+    }
+    return false;
+}
+
 void sim_start(struct sim *s, int proc) {
     struct proc *p = &s->procs[proc];
     disturbed(s, p);
-    if (p->alive || (s->p.single && p->kind == COORDINATOR && p->index > 0)) {
+    if (p->alive || !exists(s, p)) {
         return;
     }
     p->alive = true;
     p->paused = false;
     p->inc++;
+    p->life++;
     p->reply_ms = s->now;
     p->pumping = p->reset = false;
     sim_trace(s, "%s starts", proc_name(proc));
+    if (s->p.assign && (p->kind == TRAINER || p->kind == ROLLER)) {
+        member_start(s, proc);
+        return;
+    }
     switch (p->kind) {
     case COORDINATOR:
         coordinator_start(s, proc);
@@ -185,6 +215,20 @@ void sim_start(struct sim *s, int proc) {
     }
 }
 
+void sim_machine_ends(struct sim *s, int proc) {
+    struct proc *p = &s->procs[proc];
+    p->inc++;
+    p->pumping = p->reset = false;
+    if (p->kind == TRAINER) {
+        td_trainc_free(s->trainers[p->index].machine);
+        s->trainers[p->index].machine = NULL;
+    } else {
+        td_rolloutc_free(s->rollers[p->index].machine);
+        s->rollers[p->index].machine = NULL;
+        s->rollers[p->index].ticket_count = 0;
+    }
+}
+
 void sim_kill(struct sim *s, int proc) {
     struct proc *p = &s->procs[proc];
     if (!p->alive) {
@@ -193,19 +237,21 @@ void sim_kill(struct sim *s, int proc) {
     sim_trace(s, "%s is killed", proc_name(proc));
     p->alive = p->paused = false;
     p->inc++;
+    p->life++;
     free_deferred(p);
     switch (p->kind) {
     case COORDINATOR:
         td_coordinator_free(s->coordinators[p->index]);
         s->coordinators[p->index] = NULL;
+        memset(s->waiters[p->index], 0, sizeof s->waiters[p->index]);
+        link_coordinator_dead(s, p->index);
         break;
     case TRAINER:
-        td_trainc_free(s->trainers[p->index].machine);
-        s->trainers[p->index].machine = NULL;
-        break;
     case ROLLER:
-        td_rolloutc_free(s->rollers[p->index].machine);
-        s->rollers[p->index].machine = NULL;
+        sim_machine_ends(s, proc);
+        if (s->p.assign) {
+            link_member_dead(s, proc);
+        }
         break;
     case RANK:
     case ROLL_WORKER:
@@ -241,6 +287,7 @@ void sim_resume(struct sim *s, int proc) {
         struct event *from = &p->deferred[i];
         struct event *e = sim_after(s, 0, proc, from->fn, from->msg);
         e->inc = from->inc;
+        e->of_process = from->of_process;
         e->a = from->a;
         e->b = from->b;
         e->c = from->c;
@@ -253,7 +300,7 @@ void sim_resume(struct sim *s, int proc) {
 static void happen(struct sim *s, struct event *e) {
     if (e->proc >= 0) {
         struct proc *p = &s->procs[e->proc];
-        if (!p->alive || p->inc != e->inc) {
+        if (!p->alive || (e->of_process ? p->life : p->inc) != e->inc) {
             sim_msg_unref(e->msg);
             return;
         }
@@ -291,8 +338,14 @@ static void begin(struct sim *s) {
             p->linked[c] = true;
         }
     }
+    for (int i = 0; i < NT; i++) {
+        s->trainers[i].sim = s;
+    }
     for (int i = NPROC - 1; i >= 0; i--) {
         sim_start(s, i);
+    }
+    if (s->p.assign) {
+        clients_begin(s);
     }
     faults_begin(s);
     sim_after(s, s->p.fault_ms, -1, heal, NULL);
@@ -308,6 +361,11 @@ static bool all_ended(const struct sim *s) {
 }
 
 static void trace_views(struct sim *s) {
+    for (int i = 0; s->p.assign && i < NM; i++) {
+        const struct member *m = &s->members[i];
+        sim_trace(s, "%s: state %d, job %" PRIu64 ", is to serve %" PRIu64 "%s", proc_name(NC + i),
+                  (int)m->state, m->job, m->wanted, m->trouble ? ", cannot" : "");
+    }
     for (int i = 0; i < NT; i++) {
         struct td_train_view v;
         if (s->trainers[i].machine) {
@@ -420,6 +478,12 @@ void sim_fini(struct sim *s) {
     }
     for (int i = 0; i < NC; i++) {
         td_coordinator_free(s->coordinators[i]);
+        for (int k = 0; k < NM; k++) {
+            sim_msg_unref(s->servers[i][k].kept);
+        }
+    }
+    for (int i = 0; i < NM; i++) {
+        sim_msg_unref(s->members[i].report);
     }
     for (int i = 0; i < NT; i++) {
         td_trainc_free(s->trainers[i].machine);

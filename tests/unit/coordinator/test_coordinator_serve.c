@@ -41,18 +41,30 @@ static const char *asked(const struct bench *b, uint64_t member) {
     return o && o->n_index ? o->index[0]->request_id : "";
 }
 
-static void indexed(struct bench *b, uint64_t member, const char *request, uint64_t rows,
-                    const char *error) {
-    Tandem__Sync__Report *r = idle(b, member, true);
+// What the member was asked last, answered or not.
+static Tandem__Sync__Indexed *answer(struct bench *b, uint64_t member) {
+    const Tandem__Sync__Index *order = b->orders[member % 512]->index[0];
     Tandem__Sync__Indexed *x = bench_make(b, sizeof *x);
     tandem__sync__indexed__init(x);
-    x->request_id = (char *)request;
+    x->request_id = td_arena_strndup(b->arena, order->request_id, strlen(order->request_id));
+    x->attempt = bench_make(b, sizeof *x->attempt);
+    *x->attempt = *order->attempt;
+    return x;
+}
+
+static void report_indexed(struct bench *b, uint64_t member, Tandem__Sync__Indexed *x,
+                           uint64_t rows, const char *error) {
+    Tandem__Sync__Report *r = idle(b, member, true);
     x->index = rows ? bench_index(b, rows) : NULL;
     x->error = (char *)error;
     r->indexed = bench_make(b, sizeof *r->indexed);
     r->indexed[0] = x;
     r->n_indexed = 1;
     bench_report(b, 0, r);
+}
+
+static void indexed(struct bench *b, uint64_t member, uint64_t rows, const char *error) {
+    report_indexed(b, member, answer(b, member), rows, error);
 }
 
 static void test_serve_index(void **unused) {
@@ -67,23 +79,70 @@ static void test_serve_index(void **unused) {
     bench_pass(&b, 2000); // it went away
     bench_report(&b, 0, idle(&b, ROLL, false));
     assert_string_equal(asked(&b, ROLL), "first");
-    indexed(&b, ROLL, "first", 5, "");
+    indexed(&b, ROLL, 5, "");
     assert_int_equal(b.accepted, 1);
     assert_int_equal(bench_job(&b)->job->index->rows, 5);
     assert_int_equal(bench_job(&b)->open_max, 7); // one batch and one data epoch
     assert_string_equal(asked(&b, ROLL), "");
     bench_submit(&b, 0, "second", 0, 0);
     bench_report(&b, 0, idle(&b, ROLL, false));
-    indexed(&b, ROLL, "second", 0, "no such file");
+    indexed(&b, ROLL, 0, "no such file");
     assert_string_equal(b.refused, "no such file");
     bench_submit(&b, 0, "third", 0, 0);
     bench_report(&b, 0, idle(&b, ROLL, false));
-    indexed(&b, ROLL, "third", 1, "");
+    indexed(&b, ROLL, 1, "");
     assert_string_equal(b.refused, "fewer rows than data.train_batch_size");
     bench_submit(&b, 0, "first", 0, 0); // the same job
     bench_pass(&b, 100);
     assert_int_equal(b.accepted, 1);
     assert_int_equal(b.truth.job_count, 1);
+    bench_fini(&b);
+}
+
+// The same request again after a refusal: what was said of the first attempt does not count.
+static void test_serve_index_of_an_old_attempt(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 0, 0);
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    Tandem__Sync__Indexed *old = answer(&b, ROLL);
+    report_indexed(&b, ROLL, old, 0, "no such file");
+    assert_string_equal(b.refused, "no such file");
+    bench_submit(&b, 0, "first", 0, 0);
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    report_indexed(&b, ROLL, old, 0, "no such file");
+    assert_string_equal(b.refused, "");
+    report_indexed(&b, ROLL, old, 4, "");
+    assert_int_equal(b.accepted, 0);
+    indexed(&b, ROLL, 5, "");
+    assert_int_equal(b.accepted, 1);
+    assert_int_equal(bench_job(&b)->job->index->rows, 5);
+    bench_fini(&b);
+}
+
+// A leader that was deposed and leads again: what it was submitted before, others may have refused.
+static void test_serve_submission_of_an_old_term(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_start(&b, 1, false);
+    bench_submit(&b, 0, "first", 0, 0);
+    b.cut[0] = true;
+    bench_pass(&b, 2500);
+    assert_true(td_coordinator_leads(b.c[1]));
+    b.cut[0] = false;
+    b.cut[1] = true;
+    struct td_coordinator_event e = {.kind = TD_CO_APPENDED};
+    bench_event(&b, 0, &e); // of its last BEAT
+    bench_pass(&b, 5000);
+    assert_int_equal(b.truth.term, 3);
+    assert_int_equal(b.truth.owner, 0xC0);
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    assert_string_equal(asked(&b, ROLL), "");
+    bench_submit(&b, 0, "first", 0, 0);
+    bench_report(&b, 0, idle(&b, ROLL, false));
+    assert_string_equal(asked(&b, ROLL), "first");
     bench_fini(&b);
 }
 
@@ -194,13 +253,100 @@ static void test_serve_unfit(void **unused) {
     }
 }
 
+// One that leads a gang cannot serve the job any more: another one takes it up, the gang goes
+// there.
+static void test_serve_gang_of_an_unfit_member(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    assert_int_equal(bench_job(&b)->gang_count, 1);
+    Tandem__Sync__Report *r = serving(&b, TRAIN, true, 1); // it was started anew
+    r->trouble = (char *)"no such model";
+    r->workers_ready = 0;
+    bench_report(&b, 0, r);
+    assert_int_equal(told(&b, TRAIN), 0);
+    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+    assert_int_equal(told(&b, TRAIN + 1), 1);
+    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 1));
+    assert_int_equal(td_job_gang(bench_job(&b), "actor")->spec->members[0], TRAIN + 1);
+    bench_fini(&b);
+}
+
+// The first orders of a term name what is served, even while the leader waits for the log: without
+// it the member would give up the job that it leads the gang of.
+static void test_serve_first_orders_of_a_term(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_start(&b, 1, false);
+    bench_submit(&b, 0, "first", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    b.cut[0] = true;
+    bench_pass(&b, 2500);
+    assert_true(td_coordinator_leads(b.c[1]));
+    b.cut[1] = true;
+    struct td_coordinator_event e = {.kind = TD_CO_APPENDED};
+    bench_event(&b, 1, &e);                     // and it asks for the log's end
+    bench_report(&b, 1, idle(&b, TRAIN, true)); // it was started anew, its workers go on
+    assert_int_equal(b.orders[TRAIN]->term, 2);
+    assert_int_equal(told(&b, TRAIN), 1);
+    bench_fini(&b);
+}
+
+static void roll_units(struct bench *b, uint64_t member, uint32_t capacity) {
+    Tandem__Sync__Report *r = bench_roll(b, member, capacity);
+    r->serves = told(b, member);
+    bench_report(b, 0, r);
+}
+
+// A member that is moved to another job loses its units.
+static void test_serve_units_of_a_moved_member(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin(&b);
+    bench_submit(&b, 0, "first", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN, true));
+    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    Tandem__Sync__Report *r = bench_train(&b);
+    bench_report(&b, 0, r); // RESTORE
+    bench_add_finished(&b, r);
+    bench_report(&b, 0, r);
+    bench_report(&b, 0, bench_train(&b)); // DRAW
+    assert_int_equal(bench_job(&b)->open_count, 2);
+    for (uint64_t i = 0; i < 2; i++) {
+        roll(&b, ROLL + i);
+        roll_units(&b, ROLL + i, 1);
+        assert_int_equal(b.orders[ROLL + i]->n_units, 1);
+    }
+    bench_submit(&b, 0, "second", 5, 0);
+    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 2));
+    roll_units(&b, ROLL, 1);
+    roll_units(&b, ROLL + 1, 1);
+    assert_int_equal(told(&b, ROLL) + told(&b, ROLL + 1), 3);
+    uint64_t stays = told(&b, ROLL) == 1 ? ROLL : ROLL + 1;
+    bench_report(&b, 0, bench_train(&b));
+    roll_units(&b, stays, 2); // and one for which there is room yet
+    assert_int_equal(b.orders[stays]->n_units, 2);
+    bench_fini(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_serve_index),
+        cmocka_unit_test(test_serve_index_of_an_old_attempt),
+        cmocka_unit_test(test_serve_submission_of_an_old_term),
         cmocka_unit_test(test_serve_train_members_one_job_each),
         cmocka_unit_test(test_serve_train_member_replaced),
         cmocka_unit_test(test_serve_rollout_members_are_shared_out),
         cmocka_unit_test(test_serve_unfit),
+        cmocka_unit_test(test_serve_gang_of_an_unfit_member),
+        cmocka_unit_test(test_serve_first_orders_of_a_term),
+        cmocka_unit_test(test_serve_units_of_a_moved_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

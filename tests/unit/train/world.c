@@ -345,17 +345,17 @@ static void do_read_rollout(struct world *w, const struct td_trainc_effect *e) {
 
 static const char *name_of(enum td_trainc_effect_kind kind) {
     static const char *const names[] = {
-        "FETCH_END",   "JOURNAL_RESET", "STOP",          "READ_ROLLOUT",  "READ_ROUND",
-        "DROP_ROUND",  "SETUP",         "RING",          "LOAD",          "PREP",
-        "STEP",        "FINISH",        "DIGEST",        "SAVE",          "RESTART_WORKER",
-        "VERIFY",      "LIST_FOLDERS",  "DELETE_FOLDER", "STAGE_METRICS", "CLOSE_METRICS",
-        "CUT_METRICS", "REPORT"};
+        "FETCH_END",     "JOURNAL_RESET", "STOP",          "READ_ROLLOUT", "READ_ROUND",
+        "DROP_ROUND",    "SETUP",         "RING",          "LOAD",         "PREP",
+        "STEP",          "FINISH",        "DIGEST",        "SAVE",         "RESTART_WORKER",
+        "VERIFY",        "LIST_FOLDERS",  "DELETE_FOLDER", "READ_METRICS", "STAGE_METRICS",
+        "CLOSE_METRICS", "CUT_METRICS",   "REPORT"};
     static_assert(sizeof names / sizeof names[0] == TD_TC_REPORT + 1, "one name each");
     return names[kind];
 }
 
 static void write_trace(struct world *w, const struct td_trainc_effect *e) {
-    if (e->kind == TD_TC_REPORT) {
+    if (e->kind == TD_TC_REPORT || e->kind == TD_TC_READ_METRICS) {
         return;
     }
     td_buf_printf(&w->trace, "%s", name_of(e->kind));
@@ -405,6 +405,9 @@ static void execute(struct world *w, const struct td_trainc_effect *e, bool lost
         break;
     case TD_TC_DELETE_FOLDER:
         do_delete(w, e);
+        break;
+    case TD_TC_READ_METRICS:
+        tell_metrics(w);
         break;
     case TD_TC_STAGE_METRICS:
     case TD_TC_CLOSE_METRICS:
