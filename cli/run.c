@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -18,6 +17,7 @@
 #include "coordinator/shell.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/base/random.h"
 #include "lib/base/trace.h"
 #include "lib/io/workq.h"
 #include "lib/spec/job_spec.h"
@@ -127,13 +127,6 @@ static uint32_t threads_of(const struct run *r) {
     return cores / workers > 1 ? (uint32_t)(cores / workers) : 1;
 }
 
-static uint64_t random_id(void) {
-    uint64_t id = 0;
-    while (id == 0 && getrandom(&id, sizeof id, 0) == (ssize_t)sizeof id) {
-    }
-    return id;
-}
-
 // A run directory is a member that comes back under its name, so that its gang goes on.
 static uint64_t member_of(const struct run *r, uint64_t which) {
     return td_hash_u64(td_log_id(r->dir.journal), which) | 1;
@@ -153,7 +146,7 @@ static enum td_rc start_train(struct run *r, struct td_err *err) {
                                       .save_dir = r->dir.save_dir,
                                       .worker_program = r->worker_program,
                                       .member = member_of(r, MEMBER_TRAIN),
-                                      .incarnation = random_id(),
+                                      .incarnation = td_random_id(),
                                       .job = r->job,
                                       .journal_id = td_log_id(r->dir.journal),
                                       .workers = (uint32_t)r->spec->tandem.train.workers,
@@ -176,7 +169,7 @@ static enum td_rc start_rollout(struct run *r, struct td_err *err) {
                                         .run_dir = r->dir.path,
                                         .worker_program = r->worker_program,
                                         .member = member_of(r, MEMBER_ROLLOUT),
-                                        .incarnation = random_id(),
+                                        .incarnation = td_random_id(),
                                         .job = r->job,
                                         .journal_id = td_log_id(r->dir.journal),
                                         .workers = (uint32_t)r->spec->tandem.rollout.workers,
@@ -268,7 +261,7 @@ static void start_coordinator(struct run *r) {
     struct td_coordinator_shell_config c = {
         .loop = r->loop,
         .journal = r->dir.journal,
-        .machine = {.owner = random_id(),
+        .machine = {.owner = td_random_id(),
                     .create_journal_id = td_log_id(r->dir.journal),
                     .expect_journal_id = td_log_id(r->dir.journal),
                     .lead_at_once = true,

@@ -6,13 +6,13 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "controllers/common/pool.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "lib/base/trace.h"
 #include "lib/io/log_file.h"
 #include "lib/io/runlock.h"
@@ -116,9 +116,8 @@ static enum td_rc open_log(struct td_loop *loop, const struct td_run_dir *d, con
     enum td_rc rc = td_log_file_open(loop, &opts, out, err);
     if (rc == TD_ENOENT) {
         opts.partitions = partitions;
-        rc = getrandom(&opts.id, sizeof opts.id, 0) == (ssize_t)sizeof opts.id
-                 ? td_log_file_create(&opts, err)
-                 : td_fail_errno(err, errno, "random log id");
+        opts.id = td_random_id();
+        rc = td_log_file_create(&opts, err);
         if (rc == TD_OK) {
             rc = td_log_file_open(loop, &opts, out, err);
         }

@@ -8,10 +8,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "lib/base/trace.h"
 #include "lib/spec/build_id.h"
 #include "workers/worker_int.h"
@@ -271,9 +271,7 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     sigaction(SIGXFSZ, &act, NULL); // a file size limit is an error of the write
     struct td_worker w = {.config = config, .listener = -1};
     td_train_seat_init(&w.train);
-    if (getrandom(&w.id, sizeof w.id, 0) != (ssize_t)sizeof w.id) {
-        return td_fail_errno(err, errno, "random worker id");
-    }
+    w.id = td_random_id();
     enum td_rc rc = td_ipc_listen(config->socket_path, &w.listener, err);
     if (rc != TD_OK) {
         return rc;

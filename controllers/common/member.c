@@ -6,24 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "controllers/common/member_int.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "lib/base/trace.h"
 #include "lib/io/runlock.h"
 #include "lib/spec/build_id.h"
 
 enum { WORKQ_JOBS = 65536, LOAD_JOBS = 64, CHILDREN_MAX = 256, TICK_MS = 500 };
-
-static uint64_t random_id(void) {
-    uint64_t id = 0;
-    while (id == 0 && getrandom(&id, sizeof id, 0) == (ssize_t)sizeof id) {
-    }
-    return id;
-}
 
 // ---- for the role ----
 
@@ -201,7 +194,7 @@ static enum td_rc read_id(struct td_member *m, struct td_err *err) {
             rc = td_fail(err, TD_ECORRUPT, "%s: not a member's id", path);
         }
     } else if (rc == TD_ENOENT) {
-        m->id = random_id();
+        m->id = td_random_id();
         int n = snprintf(text, sizeof text, "%016" PRIx64 "\n", m->id);
         rc = td_file_write(path, text, (size_t)n, err);
     }
@@ -275,7 +268,7 @@ static enum td_rc start(struct td_member *m, struct td_err *err) {
     const struct td_daemon_settings *s = m->settings;
     m->logs = logs_of(s);
     m->tls = (struct td_rpc_tls){s->tls.ca_file, s->tls.cert_file, s->tls.key_file, NULL};
-    m->incarnation = random_id();
+    m->incarnation = td_random_id();
     enum td_rc rc = td_make_dirs(s->dir, err);
     rc = rc == TD_OK ? td_run_lock(s->dir, &m->lock, err) : rc;
     rc = rc == TD_OK ? read_id(m, err) : rc;

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "coordinator/daemon/daemon_int.h"
@@ -16,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "lib/base/trace.h"
 #include "lib/io/runlock.h"
 #include "proto/descriptors.h"
@@ -27,13 +27,6 @@ enum {
     CREATE_MS = 5000,
     CREATE_POLL_MS = 20,
 };
-
-static uint64_t random_id(void) {
-    uint64_t id = 0;
-    while (id == 0 && getrandom(&id, sizeof id, 0) == (ssize_t)sizeof id) {
-    }
-    return id;
-}
 
 // ---- stopping ----
 
@@ -204,7 +197,7 @@ static enum td_rc open_journal(struct td_daemon *d, struct td_err *err) {
                        ": bring its log back, or start with an empty run directory",
                        d->settings->dir, d->expect_journal_id);
     }
-    rc = td_logs_create(&d->logs, "journal", random_id(), 1, err);
+    rc = td_logs_create(&d->logs, "journal", td_random_id(), 1, err);
     // Another coordinator may be making it at this moment.
     for (int64_t until = td_clock_ms() + CREATE_MS; rc == TD_OK || rc == TD_ECONFLICT;) {
         rc = td_logs_open(d->loop, &d->logs, "journal", 0, &d->journal, err);
@@ -244,8 +237,8 @@ static void start_shell(struct td_daemon *d) {
     struct td_coordinator_shell_config c = {
         .loop = d->loop,
         .journal = d->journal,
-        .machine = {.owner = random_id(),
-                    .create_journal_id = d->expect_journal_id ? 0 : random_id(),
+        .machine = {.owner = td_random_id(),
+                    .create_journal_id = d->expect_journal_id ? 0 : td_random_id(),
                     .expect_journal_id = d->expect_journal_id,
                     .assign = true,
                     .takeover_ms = s->timers.takeover_ms,

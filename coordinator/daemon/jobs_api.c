@@ -4,11 +4,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "coordinator/daemon/jobs_view.h"
 #include "lib/base/crc.h"
 #include "lib/base/mem.h"
+#include "lib/base/random.h"
 #include "lib/spec/job_spec.h"
 
 enum { WATCH_MS = 200 };
@@ -230,13 +230,6 @@ static bool leads(const struct td_jobs_api *api, struct td_rpc_call *call) {
     return false;
 }
 
-static uint64_t random_id(void) {
-    uint64_t id = 0;
-    while (id == 0 && getrandom(&id, sizeof id, 0) == (ssize_t)sizeof id) {
-    }
-    return id;
-}
-
 static void submit_spec(struct td_jobs_api *api, struct td_rpc_call *call, const char *request_id,
                         const struct td_job_spec *spec) {
     struct td_buf bytes = {0};
@@ -245,7 +238,7 @@ static void submit_spec(struct td_jobs_api *api, struct td_rpc_call *call, const
     struct td_submit submit = {.request_id = request_id,
                                .spec = bytes.data,
                                .spec_bytes = bytes.len,
-                               .rollout_log = spec->tandem.kind == TD_JOB_SFT ? 0 : random_id()};
+                               .rollout_log = spec->tandem.kind == TD_JOB_SFT ? 0 : td_random_id()};
     td_coordinator_shell_submit(api->shell, &submit);
     td_buf_fini(&bytes);
 }
