@@ -30,7 +30,7 @@ struct td_job_plan {
 };
 
 enum {
-    TD_MEMBERS_MAX = 256,
+    TD_MEMBERS_MAX = 1024,
     TD_SUBMITS_MAX = 64,
     TD_MEMBER_UNITS_MAX = 1024,  // leased to one member: a rollout controller takes no more
     TD_LEASE_GROUPS_MAX = 4096,  // groups of one, likewise

@@ -13,7 +13,7 @@
 struct td_link_hub; // the coordinator's end
 struct td_link;     // a member's end
 
-enum { TD_LINK_BYTES_MAX = 16 << 20, TD_LINK_MEMBERS_MAX = 256 };
+enum { TD_LINK_BYTES_MAX = 16 << 20, TD_LINK_MEMBERS_MAX = 1024 };
 
 typedef void td_link_report_fn(void *user, uint64_t member, const uint8_t *bytes, size_t n);
 typedef void td_link_orders_fn(void *user, const uint8_t *bytes, size_t n);
