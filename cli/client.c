@@ -330,18 +330,11 @@ struct search { // of the leader, through one call
     struct td_buf why; // "ADDRESS: what it said", of the sweep under way
 };
 
-// What gRPC says of a failed connection ends in the system's few words.
-static const char *short_of(const char *text) {
-    static const char before[] = "Failed to connect to remote host: ";
-    const char *at = strstr(text, before);
-    return at ? at + strlen(before) : text;
-}
-
 static void note_failure(struct search *s, size_t i, const struct attempt *a) {
     if (s->lost_ms == 0) {
         s->lost_ms = td_clock_ms();
     }
-    const char *text = short_of(td_buf_str(&a->text));
+    const char *text = td_buf_str(&a->text);
     td_buf_printf(&s->why, "%s%s: %.*s", s->why.len ? "; " : "", s->c->addresses[i], WORD_MAX,
                   *text ? text : td_rpc_status_name(a->status));
 }

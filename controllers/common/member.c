@@ -230,11 +230,12 @@ static enum td_rc make_loop(struct td_member *m, struct td_err *err) {
 
 static enum td_rc start_link(struct td_member *m, struct td_err *err) {
     const struct td_daemon_settings *s = m->settings;
+    bool tls = s->tls.ca_file || s->tls.cert_file; // without a CA file: the system's authorities
     struct td_link_client_opts opts = {.loop = m->loop,
                                        .rpc = m->rpc,
                                        .addresses = s->coordinators.items,
                                        .count = (size_t)s->coordinators.count,
-                                       .tls = s->tls.ca_file ? &m->tls : NULL,
+                                       .tls = tls ? &m->tls : NULL,
                                        .member = m->id,
                                        .on_orders = on_orders,
                                        .user = m};

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <grpc/support/time.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 
 // The core is not instrumented: what happens before a tag is given to it, happens before the tag
 // comes back.
@@ -124,12 +126,19 @@ static void on_wake(void *user, int fd, unsigned events) {
 
 // ---- the runtime ----
 
+// What the core has to say, such as of each handshake that failed, whoever the peer was: whom it
+// concerns hears of it by a status.
+static void on_core_log(gpr_log_func_args *said) {
+    td_trace_debug("grpc", "said=\"%s\"", said->message);
+}
+
 // Signals belong to the loop: its thread is the only one that takes them. The core starts threads
 // of its own in grpc_init, which inherit the mask.
 static int start(struct td_rpc *rpc) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    gpr_set_log_function(on_core_log);
     grpc_init();
     rpc->queue = grpc_completion_queue_create_for_next(NULL);
     int rc = pthread_create(&rpc->thread, NULL, wait_for_tags, rpc);

@@ -6,6 +6,7 @@
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <grpc/support/time.h>
+#include <string.h>
 
 #include "lib/base/check.h"
 #include "lib/base/mem.h"
@@ -15,6 +16,7 @@ struct td_rpc_channel {
     struct td_rpc *rpc;
     grpc_channel *core;
     struct td_rpc_request *requests; // not done yet
+    bool tls, cert;                  // TLS is spoken; with a certificate of our own
     bool freed;
 };
 
@@ -71,6 +73,40 @@ static void end_cancelled(struct td_rpc_request *request) {
     end(request, &(struct td_rpc_outcome){TD_RPC_CANCELLED, "cancelled", NULL});
 }
 
+// A server that refuses a certificate, or wants one, or TLS at all, says so by closing.
+static const char *why_closed(const struct td_rpc_channel *channel) {
+    return !channel->tls   ? " (does it speak TLS?)"
+           : channel->cert ? " (it may not accept our certificate)"
+                           : " (it may ask for a certificate, and we have none)";
+}
+
+// What the core says of a connection that was not made, without its preamble "failed to connect to
+// all addresses; last error: STATUS: ADDRESS: ", and with what that means. Owned by the caller.
+static char *explain(const struct td_rpc_channel *channel, const char *text) {
+    static const char preamble[] = "last error: ", system[] = "Failed to connect to remote host: ";
+    static const struct {
+        const char *said, *means;
+    } rows[] = {
+        {"certificate verify failed", " (its certificate is not of the authority of our CA file)"},
+        {"wrong version number", " (it does not speak TLS)"},
+    };
+    const char *at = strstr(text, preamble);
+    for (int i = 0; at && i < 2; i++) {
+        at = strstr(at + (i ? 0 : strlen(preamble)), ": ");
+        at = at ? at + 2 : NULL;
+    }
+    if (!at) {
+        return td_strdup(text);
+    }
+    at += strncmp(at, system, strlen(system)) == 0 ? strlen(system) : 0;
+    const char *means =
+        strstr(at, "Socket closed") || strstr(at, "reset by peer") ? why_closed(channel) : "";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        means = strstr(at, rows[i].said) ? rows[i].means : means;
+    }
+    return td_asprintf("%s%s", at, means);
+}
+
 // The core has told the status.
 static void end_told(struct td_rpc_request *request) {
     if (request->cancelled) {
@@ -78,8 +114,10 @@ static void end_told(struct td_rpc_request *request) {
         return;
     }
     struct td_rpc_outcome outcome = {.status = (enum td_rpc_status)request->status};
-    char *text = grpc_slice_to_c_string(request->text);
+    char *said = grpc_slice_to_c_string(request->text);
+    char *text = explain(request->channel, said);
     outcome.text = text;
+    gpr_free(said);
     ProtobufCMessage *reply = NULL;
     if (outcome.status == TD_RPC_CANCELLED) { // not from here: a server that stops does that
         outcome.status = TD_RPC_UNAVAILABLE;
@@ -95,7 +133,7 @@ static void end_told(struct td_rpc_request *request) {
     }
     end(request, &outcome);
     td_rpc_message_free(reply);
-    gpr_free(text);
+    td_free(text);
 }
 
 static void on_sent(struct td_rpc_tag *tag, bool ok) {
@@ -269,6 +307,8 @@ enum td_rc td_rpc_channel_new(struct td_rpc *rpc, const char *address, const str
     }
     struct td_rpc_channel *channel = td_alloc(sizeof *channel);
     channel->rpc = rpc;
+    channel->tls = tls != NULL;
+    channel->cert = tls && tls->cert_file;
     channel->core = new_core(address, credentials, tls ? tls->server_name : NULL);
     grpc_channel_credentials_release(credentials);
     rpc->channels++;
