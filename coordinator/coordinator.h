@@ -160,7 +160,7 @@ struct td_job_view {
     enum td_wait wait;
     int64_t since_ms;
     uint64_t member; // on whom; 0: nobody in particular
-    char text[160];  // "3 of 64 groups to arrive; member 1f2e: ..."
+    char text[400];  // "3 of 64 groups to arrive; member 1f2e: ..."
     bool has_head;
     struct td_version head;
     uint64_t sealed, total_steps, open, arrived, units;

@@ -41,7 +41,7 @@ struct td_wait_state {
     enum td_wait wait;
     uint64_t member;
     int64_t since_ms;
-    char text[160];
+    char text[400];
 };
 
 struct td_job { // what the leader knows of a job beyond the journal; rebuilt from reports

@@ -55,11 +55,35 @@ static const struct td_member *choose(const struct td_coordinator *c,
     return best;
 }
 
+// A live train member that tried and cannot serve the job; NULL: none.
+static const struct td_member *unfit_member(const struct td_coordinator *c, uint64_t job) {
+    for (size_t i = 0; i < c->member_count; i++) {
+        const struct td_member *m = &c->members[i];
+        if (m->unfit == job && td_co_alive(c, m) &&
+            m->report->kind == TANDEM__SYNC__MEMBER_KIND__TRAIN) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+static void wait_for_trainer(struct td_coordinator *c, struct td_job *job) {
+    const struct td_member *unfit = unfit_member(c, job->id);
+    if (!unfit) {
+        td_co_wait(c, job, TD_WAIT_TRAINER, 0,
+                   "a free train member with the job's files and workers");
+        return;
+    }
+    const char *trouble = unfit->report->trouble;
+    td_co_wait(c, job, TD_WAIT_TRAINER, unfit->id, "a train member that can serve it; %llx: %s",
+               (unsigned long long)unfit->id,
+               trouble[0] ? trouble : "its files are others, or it failed before");
+}
+
 static bool put_gang(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j) {
     const struct td_member *m = choose(c, j);
     if (!m) {
-        td_co_wait(c, job, TD_WAIT_TRAINER, 0,
-                   "a free train member with the job's files and workers");
+        wait_for_trainer(c, job);
         return false;
     }
     td_record record = TANDEM__JOURNAL__RECORD__INIT;

@@ -72,10 +72,10 @@ class Daemon:
     def is_a(self, program):
         return self.name.rsplit("-", 1)[0] == program
 
-    def start(self):
+    def start(self, *arguments):
         self.starts += 1
         with open("%s.%d.log" % (self.folder, self.starts), "wb") as said:
-            process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=said,
+            process = subprocess.Popen(self.argv + list(arguments), stdin=subprocess.DEVNULL, stdout=said,
                                        stderr=subprocess.STDOUT)
         process.returncode = 0  # reaped by sandbox.reap, not by subprocess
         self.pid = process.pid
@@ -123,10 +123,10 @@ class Job(runs.Run):
         super().__init__(cluster.tools, folder, spec)
         self.cluster, self.id = cluster, None
 
-    def begin_submit(self):
+    def begin_submit(self, *arguments):
         """The answer is waited for elsewhere."""
         command = [self.cluster.tools.tandem, "submit", "-f", "job.yaml", "--address",
-                   self.cluster.addresses]
+                   self.cluster.addresses, *arguments]
         with open(self.path("submit"), "wb") as said:
             process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL,
                                        stdout=said, stderr=subprocess.STDOUT)
@@ -143,8 +143,8 @@ class Job(runs.Run):
             self.id = int(re.search(r"^job (\d+) submitted$", said, re.M).group(1))
         return self.id is not None
 
-    def submit(self):
-        self.begin_submit()
+    def submit(self, *arguments):
+        self.begin_submit(*arguments)
         sandbox.wait_for(self.submitted, 60, "an answer to submit")
         return self
 
@@ -173,9 +173,8 @@ class Job(runs.Run):
         found = self.cluster.ask("/api/v1/jobs/%d" % self.id)
         return found and found["state"]
 
-    def wait_state(self, *states, seconds=60):
-        return sandbox.wait_for(lambda: self.state() in states, seconds,
-                                "job %d: %s" % (self.id, " or ".join(states)))
+    def waits_for(self):
+        return (self.cluster.ask("/api/v1/jobs/%d" % self.id) or {}).get("waits_for", "")
 
     def wait_end(self, seconds=60, watch=None):
         """Its state then."""
@@ -289,6 +288,12 @@ class Cluster:
         return [pid for d in self.of("rollout") + self.of("train")
                 for pid in self.workers(d.name).values()]
 
+    def sockets(self):
+        """Of workers."""
+        return [os.path.join(folder, name) for d in self.of("rollout") + self.of("train")
+                for folder, _, names in os.walk(d.folder) for name in names
+                if name.endswith((".sock", ".sock.weights"))]
+
     @contextlib.contextmanager
     def no_append(self):
         """While this is held nobody is inside an append to any log."""
@@ -331,11 +336,11 @@ class Cluster:
             return leader and leader.json(path)
         return None
 
-    def tandem(self, command, *arguments, cwd=None, timeout=60):
+    def tandem(self, command, *arguments, cwd=None, address=None):
         """(exit status, stdout, stderr)"""
-        done = subprocess.run([self.tools.tandem, command, "--address", self.addresses,
+        done = subprocess.run([self.tools.tandem, command, "--address", address or self.addresses,
                                *map(str, arguments)], cwd=cwd, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
                               check=False)
         runs.check_said(done.stderr.decode())
         return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -352,10 +357,7 @@ class Cluster:
 
     def left_of_jobs(self):
         """What must go with a job: its workers, sockets, shared memory and rollout logs."""
-        left = ["worker %d" % pid for pid in self.all_workers()]
-        for d in self.of("rollout") + self.of("train"):
-            for folder, _, names in os.walk(d.folder):
-                left += [os.path.join(folder, n) for n in names if n.endswith(".sock")]
+        left = ["worker %d" % pid for pid in self.all_workers()] + self.sockets()
         with contextlib.suppress(FileNotFoundError):
             left += [n for n in os.listdir(self.path("records")) if n.startswith("rollout-")]
         return left + (os.listdir("/dev/shm") if sandbox.isolated() else [])

@@ -226,6 +226,12 @@ static void test_serve_rollout_members_are_shared_out(void **unused) {
     bench_fini(&b);
 }
 
+static void assert_waits(const struct bench *b, const char *text) {
+    struct td_job_view view;
+    assert_true(td_coordinator_job_view(b->c[0], 1, &view));
+    assert_non_null(strstr(view.text, text));
+}
+
 // A member whose files are others, or that cannot serve the job, is left alone for a while.
 static void test_serve_unfit(void **unused) {
     (void)unused;
@@ -244,6 +250,7 @@ static void test_serve_unfit(void **unused) {
         bench_report(&b, 0, r);
         assert_int_equal(told(&b, TRAIN), 0);
         assert_int_equal(bench_job(&b)->gang_count, 0);
+        assert_waits(&b, wrong_files ? "its files are others" : "no such model");
         bench_report(&b, 0, idle(&b, TRAIN + 1, true));
         assert_int_equal(told(&b, TRAIN + 1), 1);
         bench_pass(&b, 31000);
