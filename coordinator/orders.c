@@ -7,7 +7,7 @@
 #include "lib/base/crc.h"
 #include "lib/base/mem.h"
 
-// Everything below lives in one arena until the message is copied.
+// Everything below lives in one arena until the messages are copied.
 struct draft {
     struct td_arena *arena;
     Tandem__Sync__Orders orders;
@@ -132,8 +132,8 @@ static void draft_serve(struct draft *d, const struct td_coordinator *c,
     }
 }
 
-static void send_orders(struct td_coordinator *c, struct td_member *m) {
-    struct draft d = {.arena = td_arena_new()};
+static void send_orders(struct td_coordinator *c, struct td_member *m, struct td_arena *arena) {
+    struct draft d = {.arena = arena};
     tandem__sync__orders__init(&d.orders);
     d.orders.journal_id = c->follow.state.journal_id;
     d.orders.term = c->follow.state.term;
@@ -158,16 +158,17 @@ static void send_orders(struct td_coordinator *c, struct td_member *m) {
         e->orders = td_message_dup(&d.orders);
     }
     td_buf_fini(&packed);
-    td_arena_free(d.arena);
 }
 
 void td_co_send_changed_orders(struct td_coordinator *c) {
     if (td_co_cut_off(c)) {
         return;
     }
+    struct td_arena *arena = td_arena_new();
     for (size_t i = 0; i < c->member_count; i++) {
         if (td_co_alive(c, &c->members[i])) {
-            send_orders(c, &c->members[i]);
+            send_orders(c, &c->members[i], arena);
         }
     }
+    td_arena_free(arena);
 }

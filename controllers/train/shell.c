@@ -214,7 +214,6 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
     s->timer = td_timer_new(config->loop, on_tick, s);
     s->again = td_timer_new(config->loop, td_train_shell_ask_again, s);
     td_timer_start(s->timer, TICK_MS);
-    td_train_shell_metrics(s, NULL);
     td_train_shell_read_journal(s);
     *out = s;
     return TD_OK;

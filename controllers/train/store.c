@@ -194,7 +194,7 @@ bool td_store_staged(const struct td_trainc *x, uint64_t step) {
            td_pos_equal(x->disk.staged_ref, ref_of(td_trainc_job(x), step));
 }
 
-// A gang of another member may have written since they were read last.
+// The gang of another member may have written since they were read last.
 void td_store_read_lines(struct td_trainc *x, struct td_trainc_effects *out) {
     x->disk_known = false;
     x->disk_asked++;

@@ -22,7 +22,6 @@ struct td_trainc *td_trainc_new(const struct td_trainc_config *config) {
     x->config.index = td_proto_dup(config->index);
     td_follower_init(&x->follow);
     x->next_seq = 1;
-    x->disk_asked = 1;
     return x;
 }
 
@@ -198,6 +197,8 @@ static void follow_journal(struct td_trainc *x, struct td_trainc_effects *out) {
     uint64_t job = j ? j->job->job : 0, generation = g ? g->generation : 0;
     if (job != x->job || generation != x->generation) {
         reset_gang(x, out);
+    }
+    if (generation && generation != x->generation) {
         td_store_read_lines(x, out);
     }
     if (job != x->job) {

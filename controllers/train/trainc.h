@@ -65,8 +65,8 @@ enum td_trainc_event_kind {
     TD_TC_CHECKPOINT_READ, // id, ok, text: reply to VERIFY
     TD_TC_FOLDERS,         // folders: recovery folders on the disk; reply to LIST_FOLDERS
     TD_TC_ORDERS,          // orders
-    TD_TC_METRICS,         // metrics: what is on the disk; once at the start and after each of
-                           // READ_METRICS, STAGE_METRICS, CLOSE_METRICS, CUT_METRICS
+    TD_TC_METRICS,         // metrics: what is on the disk; after each of READ_METRICS,
+                           // STAGE_METRICS, CLOSE_METRICS, CUT_METRICS
     TD_TC_ROUND_READ,      // round: reply to READ_ROUND
     TD_TC_TICK,            // every few hundred ms
 };
@@ -162,7 +162,8 @@ enum td_trainc_effect_kind {
     TD_TC_VERIFY,         // id, text = folder, digest: check manifest and files; CHECKPOINT_READ
     TD_TC_LIST_FOLDERS,   // answered by FOLDERS
     TD_TC_DELETE_FOLDER,  // text: rm -r
-    TD_TC_READ_METRICS,   // answered by METRICS: what the member that led before has left
+    TD_TC_READ_METRICS,   // answered by METRICS. Once a gang is led from here, not before: the
+                          // member that led until then may still write
     TD_TC_STAGE_METRICS,  // round = step, ref, metrics: make the line durable, beside metrics.jsonl
     TD_TC_CLOSE_METRICS,  // round = step, eval: append the staged line (with the validation's
                           // scores)

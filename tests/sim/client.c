@@ -13,7 +13,7 @@ enum answer { ACCEPTED, REFUSED, UNAVAILABLE };
 static void ask(struct sim *s, struct event *e);
 
 static void ask_later(struct sim *s, int job) {
-    sim_after(s, sim_between(s, 50, 500), -1, ask, NULL)->a = (uint64_t)job;
+    sim_after(s, sim_between(s, 10, 200), -1, ask, NULL)->a = (uint64_t)job;
 }
 
 static void on_answer(struct sim *s, struct event *e) {

@@ -128,7 +128,7 @@ static void read_files(struct sim *s, int proc, const Tandem__Sync__Index *order
     *r = (struct reading){.asked = true, .number = ++s->next_call};
     r->attempt = *order->attempt;
     memcpy(r->spec, order->spec.data, sizeof r->spec);
-    int64_t most = s->faults_on && sim_below(s, 4) == 0 ? 3000 : 200;
+    int64_t most = s->faults_on && sim_below(s, 2) ? 3000 : 200;
     struct event *e = sim_after_process(s, sim_between(s, 5, most), proc, read_done, NULL);
     e->a = (uint64_t)job;
     e->b = r->number;
@@ -178,6 +178,13 @@ static void end(struct sim *s, int proc) {
     sim_after_process(s, sim_between(s, 2, 300), proc, stopped, NULL);
 }
 
+// Its workers cannot be started: it goes on and says so.
+static void fails(struct sim *s, struct event *e) {
+    if (s->faults_on) {
+        member_of(s, e->proc)->trouble = true;
+    }
+}
+
 static void start_machine(struct sim *s, int proc) {
     struct member *m = member_of(s, proc);
     m->state = SERVICE_RUNNING;
@@ -191,6 +198,9 @@ static void start_machine(struct sim *s, int proc) {
     }
     for (int i = 0; i < NW; i++) {
         sim_start(s, worker_of(s, proc, i));
+    }
+    if (sim_percent(s, s->p.trouble_percent / 2)) {
+        sim_after(s, sim_between(s, 20, 2000), proc, fails, NULL);
     }
 }
 

@@ -125,12 +125,6 @@ static void tick(struct sim *s, struct event *e) {
     sim_after(s, sim_between(s, 120, 180), e->proc, tick, NULL);
 }
 
-static void metrics_known(struct sim *s, struct event *e) {
-    struct td_trainc_event r = {.kind = TD_TC_METRICS,
-                                .metrics = &lines_of(s, s->procs[e->proc].index)->disk};
-    trainer_event(s, e->proc, &r);
-}
-
 void trainer_start(struct sim *s, int proc) {
     int trainer = s->procs[proc].index;
     struct trainer *t = &s->trainers[trainer];
@@ -158,7 +152,6 @@ void trainer_start(struct sim *s, int proc) {
     t->batch_round = 0;
     journal_open(s, proc);
     sim_after(s, sim_between(s, 1, 150), proc, tick, NULL);
-    sim_after(s, sim_between(s, 1, 10), proc, metrics_known, NULL);
     for (int i = 0; i < NW; i++) {
         if (s->procs[proc_of(RANK, trainer, i)].alive) {
             rank_attach(s, trainer, i);

@@ -158,6 +158,30 @@ static void test_store_lines_in_redo(void **state) {
     }
 }
 
+// The gang was elsewhere for a while: what was written there is not written again.
+static void test_store_lines_of_another_gang(void **state) {
+    (void)state;
+    struct world *w = world_new(1);
+    world_to_step0(w);
+    world_next_round(w);
+    world_run(w);
+    world_commit(w);
+    world_run(w);
+    assert_int_equal(w->disk.staged_step, 1);
+    assert_int_equal(w->line_count, 1);
+    world_gang(w, WORLD_MEMBER + 1);
+    world_run(w);
+    w->lines[w->line_count++] = w->disk.step = 1; // it had the same folder
+    world_gang(w, WORLD_MEMBER);
+    world_run(w);
+    world_restore(w, 0);
+    world_run(w);
+    world_close_step(w);
+    world_run(w);
+    assert_int_equal(w->line_count, 2);
+    world_free(w);
+}
+
 // After a RESEAL the staged line of the old ref does not count.
 static void test_store_staged_under_old_ref(void **state) {
     (void)state;
@@ -210,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_store_restart_keeps_unjournaled),
         cmocka_unit_test(test_store_retired),
         cmocka_unit_test(test_store_lines_in_redo),
+        cmocka_unit_test(test_store_lines_of_another_gang),
         cmocka_unit_test(test_store_staged_under_old_ref),
         cmocka_unit_test(test_store_stages_after_restart),
     };

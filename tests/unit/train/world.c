@@ -638,7 +638,6 @@ void world_start(struct world *w) {
     w->journal_read = 0;
     struct td_trainc_event e = {.kind = TD_TC_JOURNAL_START};
     world_event(w, &e);
-    tell_metrics(w);
     for (uint32_t i = 0; i < w->workers; i++) {
         world_attach(w, i);
     }
