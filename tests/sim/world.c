@@ -407,7 +407,7 @@ static void say_stuck(struct sim *s) {
     for (int i = 0; i < s->p.jobs; i++) {
         trace_job(s, i);
     }
-    char text[300] = "no coordinator leads";
+    char text[600] = "no coordinator leads";
     for (int i = 0; i < NC; i++) {
         const struct td_coordinator *c = s->coordinators[i];
         for (int k = 0; c && td_coordinator_leads(c) && k < s->p.jobs; k++) {
