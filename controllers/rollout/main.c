@@ -17,6 +17,7 @@ static enum td_rc start(struct td_member *m, const struct td_service *service, v
                                         .spec = service->bytes.data,
                                         .spec_bytes = service->bytes.len,
                                         .socket_dir = service->socket_dir,
+                                        .host = s->host,
                                         .run_dir = service->run_dir,
                                         .worker_program = td_member_worker_program(m),
                                         .member = td_member_id(m),

@@ -136,6 +136,7 @@ static enum td_rc make_pool(struct td_rollout_shell *s, struct td_err *err) {
                                .dir = s->socket_dir,
                                .name = "rollout",
                                .program = s->config.worker_program,
+                               .host = s->config.host,
                                .count = (int)s->config.workers,
                                .controller = s->config.incarnation,
                                .job = s->config.job,

@@ -31,6 +31,7 @@ struct td_rollout_shell_config {
     const void *spec; // canonical bytes, borrowed for the shell's life
     size_t spec_bytes;
     const char *socket_dir; // of the workers; NULL: RUN_DIR/workers
+    const char *host;       // as other machines reach this one; NULL: none does
     const char *run_dir, *worker_program;
     uint64_t member;      // the same whenever this run directory is served
     uint64_t incarnation; // random per process

@@ -33,7 +33,8 @@ struct td_train_shell_config {
     const struct td_job_data *data;
     const void *spec; // canonical bytes, borrowed for the shell's life
     size_t spec_bytes;
-    const char *socket_dir;                          // of the workers; NULL: RUN_DIR/workers
+    const char *socket_dir; // of the workers; NULL: RUN_DIR/workers
+    const char *host;       // as other machines reach this one; NULL: none does
     const char *run_dir, *save_dir, *worker_program; // save_dir: of global_step_N
     uint64_t member;      // the same whenever this run directory is served
     uint64_t incarnation; // random per process
