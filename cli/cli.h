@@ -41,6 +41,7 @@ int td_cli_describe(int argc, char **argv);
 int td_cli_down(int argc, char **argv);
 int td_cli_get(int argc, char **argv);
 int td_cli_help(int argc, char **argv);
+int td_cli_journal(int argc, char **argv);
 int td_cli_logs(int argc, char **argv);
 int td_cli_run(int argc, char **argv);
 int td_cli_submit(int argc, char **argv);

@@ -39,6 +39,12 @@ const struct td_cli_command *td_cli_commands(void) {
          "  --purge                  remove logs, jobs and checkpoints, too\n"
          "Without --purge `tandem up` goes on with all jobs.\n",
          td_cli_down},
+        {"journal", "adopt -f COORDINATOR.yaml [key=value ...]",
+         "a new journal for the jobs of one that is lost",
+         "Each job goes on from its newest sound checkpoint in shared_dir, as another lineage. Run "
+         "it\n"
+         "while no daemon of the cluster runs.\n",
+         td_cli_journal},
         {"submit", "-f JOB.yaml [--wait | --watch] [key=value ...]", "give a job to the cluster",
          "  -f FILE                  job file; - is standard input\n"
          "  --request-id ID          the same id again is the same job; random otherwise\n"
