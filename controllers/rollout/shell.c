@@ -174,19 +174,12 @@ enum td_rc td_rollout_shell_new(const struct td_rollout_shell_config *config,
     if (config->hub) {
         rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
     }
-    const char *dump_dir = spec->trainer.validation_data_dir;
-    if (rc == TD_OK && dump_dir) {
-        rc = td_file_sweep(dump_dir, ".jsonl", err);
-    }
     if (rc == TD_OK) {
         rc = make_pool(s, err);
     }
     if (rc != TD_OK) {
         td_rollout_shell_free(s);
         return rc;
-    }
-    if (dump_dir) {
-        s->dump = td_val_dump_new(dump_dir, config->data);
     }
     struct td_rolloutc_config machine = {.member = config->member,
                                          .workers = config->workers,
@@ -240,7 +233,6 @@ void td_rollout_shell_free(struct td_rollout_shell *s) {
     td_pool_free(s->pool);
     td_link_free(s->link);
     td_episodes_free(s->episodes);
-    td_val_dump_free(s->dump);
     td_rolloutc_free(s->machine);
     td_free(s->socket_dir);
     td_free(s);

@@ -15,7 +15,6 @@ struct td_rollout_shell {
     struct td_pool *pool;
     struct td_timer *timer;
     struct td_episodes *episodes;
-    struct td_val_dump *dump; // NULL: validation samples are not written
     Tandem__Worker__Setup setup;
     char *socket_dir;
     bool stopping;

@@ -8,14 +8,14 @@ struct job {
     struct td_rollout_shell *shell;
     uint64_t ticket;
     struct td_scoring *scoring; // owned; or
-    struct td_val_file *file;   // owned
+    struct td_val_dump *dump;   // owned
     enum td_rc rc;
     struct td_err err;
 };
 
 static void job_free(struct job *j) {
     td_scoring_free(j->scoring);
-    td_val_file_free(j->file);
+    td_val_dump_free(j->dump);
     td_free(j);
 }
 
@@ -45,10 +45,10 @@ static void give_scored(struct td_rollout_shell *s, const struct td_episode *g) 
 
 static void run_write(void *user) {
     struct job *j = user;
-    j->rc = td_val_file_write(j->file, &j->err);
+    j->rc = td_val_dump_write(j->dump, &j->err);
 }
 
-// The last group of a validation counts once its samples are on the disk.
+// A group of a validation counts once its samples are on the disk.
 static void done_write(void *user) {
     struct job *j = user;
     struct td_rollout_shell *s = j->shell;
@@ -74,9 +74,11 @@ static void take_scores(struct td_rollout_shell *s, struct td_episode *g, const 
         return;
     }
     td_scoring_give(j->scoring, g);
-    struct td_val_file *file = g->eval && s->dump ? td_val_dump_add(s->dump, g) : NULL;
-    if (file) {
-        const struct job write = {.shell = s, .ticket = g->ticket, .file = file};
+    if (g->eval && s->config.data->spec->trainer.validation_data_dir) {
+        const struct job write = {
+            .shell = s,
+            .ticket = g->ticket,
+            .dump = td_val_dump_new(s->config.run_dir, s->config.member, s->config.data, g)};
         submit(s, &write, run_write, done_write);
     } else {
         give_scored(s, g);

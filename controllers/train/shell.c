@@ -190,9 +190,10 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
     if (config->hub) {
         rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
     }
-    const char *dump_dir = config->data->spec->trainer.rollout_data_dir;
-    if (rc == TD_OK && dump_dir) {
-        rc = td_file_sweep(dump_dir, ".jsonl", err);
+    const struct td_spec_trainer *t = &config->data->spec->trainer;
+    const char *const dump_dirs[] = {t->rollout_data_dir, t->validation_data_dir};
+    for (size_t i = 0; rc == TD_OK && i < 2; i++) {
+        rc = dump_dirs[i] ? td_file_sweep(dump_dirs[i], ".jsonl", err) : TD_OK;
     }
     if (rc == TD_OK) {
         rc = make_pool(s, err);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "controllers/common/proto.h"
+#include "controllers/common/val_parts.h"
 #include "controllers/train/manifest.h"
 #include "controllers/train/metrics_file.h"
 #include "controllers/train/shell_int.h"
@@ -36,6 +37,7 @@ struct job {
     struct td_pos ref;
     struct td_metrics *metrics;
     struct td_metrics_on_disk on_disk;
+    bool validated;
 };
 
 static void job_free(struct job *j) {
@@ -340,6 +342,19 @@ void td_train_shell_list_folders(struct td_train_shell *s) {
 
 // ---- metric lines ----
 
+// The answers of the step's validation are put together before the step counts as closed.
+static enum td_rc close_step(struct job *j) {
+    const struct td_train_shell_config *c = &j->shell->config;
+    const char *dump_dir = c->data->spec->trainer.validation_data_dir;
+    enum td_rc rc = TD_OK;
+    if (j->validated && dump_dir) {
+        rc = td_val_parts_merge(c->run_dir, j->step, td_job_data_val_rows(c->data), dump_dir,
+                                &j->err);
+    }
+    return rc == TD_OK ? td_metrics_file_close(c->run_dir, j->step, j->metrics, &j->line, &j->err)
+                       : rc;
+}
+
 static void run_metrics(void *user) {
     struct job *j = user;
     const char *dir = j->shell->config.run_dir;
@@ -348,7 +363,7 @@ static void run_metrics(void *user) {
         j->rc = td_metrics_file_stage(dir, j->step, j->ref, j->metrics, &j->err);
         break;
     case TD_TC_CLOSE_METRICS:
-        j->rc = td_metrics_file_close(dir, j->step, j->metrics, &j->line, &j->err);
+        j->rc = close_step(j);
         break;
     case TD_TC_CUT_METRICS:
         j->rc = td_metrics_file_cut(dir, j->step, &j->err);
@@ -419,6 +434,7 @@ void td_train_shell_metrics(struct td_train_shell *s, const struct td_trainc_eff
         }
     }
     if (x && x->kind == TD_TC_CLOSE_METRICS) {
+        j->validated = x->orders && x->orders->n_eval > 0;
         td_val_metrics(s->config.data, x->orders, j->metrics);
         add_timing(s, j->metrics);
     }

@@ -20,6 +20,9 @@ STOP_S = 1 + max(cluster.TIMERS["takeover_ms"], cluster.TIMERS["member_timeout_m
 FAULTS = {}
 
 
+SHAPES = {"lose-train": {"train": 2}}  # of clusters
+
+
 class Missed(Exception):
     """The job had ended, or there was no such process, when the fault was due."""
 
@@ -29,15 +32,22 @@ def fault(function):
     return function
 
 
-def kill(daemons, pick):
-    """At once; all are started again."""
-    for d in daemons:
-        sandbox.send(d.pid, signal.SIGKILL)
+def kill(daemons, pick, workers=()):
+    """At once; daemons are started again."""
+    for pid in [d.pid for d in daemons] + list(workers):
+        sandbox.send(pid, signal.SIGKILL)
     for d in daemons:
         d.wait()
     time.sleep(pick.choice(BACK_S))
     for d in daemons:
         d.start()
+
+
+def lose(c, daemon):
+    if any(d.name.split("-")[0] == daemon.name.split("-")[0] for d in c.lost):
+        raise Missed  # the last of its kind
+    daemon.kill()
+    c.lost.append(daemon)
 
 
 def kill_worker(c, program, pick):
@@ -106,6 +116,27 @@ def power_cut(c, pick):
 
 
 @fault
+def kill_some(c, pick):
+    """Any of all processes, at once."""
+    daemons, workers = sorted(c.daemons.values(), key=lambda d: d.name), sorted(c.all_workers())
+    kill(pick.sample(daemons, pick.randint(1, len(daemons))), pick,
+         pick.sample(workers, pick.randint(0, len(workers))))
+
+
+@fault
+def lose_rollout(c, pick):
+    """It comes back when the job has ended."""
+    lose(c, pick.choice(c.of("rollout")))
+
+
+@fault
+def lose_train(c, pick):
+    """Its job goes to the other one."""
+    serving = [d for d in c.of("train") if c.workers(d.name)]
+    lose(c, pick.choice(serving or c.of("train")))
+
+
+@fault
 def stop_leader(c, pick):
     leader = leader_of(c)
     pause(c, leader, lambda: c.leader() not in (None, leader))
@@ -123,16 +154,16 @@ def stop_train(c, pick):
 
 @fault
 def mixed(c, pick):
-    FAULTS[pick.choice(sorted(set(FAULTS) - {"mixed"}))](c, pick)
+    FAULTS[pick.choice(sorted(set(FAULTS) - {"mixed", "lose-rollout", "lose-train"}))](c, pick)
 
 
 WITHOUT_ROLLOUTS = ("kill-train", "kill-train-worker", "kill-leader", "kill-coordinators",
-                    "power-cut", "stop-leader", "stop-train")
+                    "power-cut", "kill-some", "lose-train", "stop-leader", "stop-train")
 
 
 def attempt(c, job, hurt, seconds, pick):
     """The job once, hurt up to HURTS_MAX times. Returns how often it was."""
-    done = 0
+    done, c.lost = 0, []
     job.begin_submit()
     for _ in range(pick.choice((1, 1, 2, HURTS_MAX))):
         time.sleep(pick.uniform(0, seconds))
@@ -145,6 +176,8 @@ def attempt(c, job, hurt, seconds, pick):
             pass
     sandbox.wait_for(job.submitted, 60, "an answer to submit")
     assert job.wait_end() == "succeeded", c.ask("/api/v1/jobs/%d" % job.id)
+    for d in c.lost:
+        d.start()
     return done
 
 
@@ -170,7 +203,8 @@ def one_kind(args, where, name, spec, expected, seconds):
     for i in range(args.count):
         try:
             if not c:
-                c = cluster.Cluster(tools, os.path.join(where, "%s-%d" % (name, i))).up()
+                c = cluster.Cluster(tools, os.path.join(where, "%s-%d" % (name, i)),
+                                    **SHAPES.get(name, {})).up()
             met += one_case(c, spec, FAULTS[name], expected, seconds, args.seed + i)
         except Exception:
             if c:

@@ -38,6 +38,8 @@ def spec_for(kind, train_workers=2):
     """Of a cluster's job: as that of `tandem run` with so many train workers."""
     spec = jobs.sft_spec(train_workers) if kind == "sft" else jobs.grpo_spec(train_workers)
     spec["tandem"]["lease_s"] = LEASE_S
+    if kind == "grpo":
+        spec["tandem"]["rollout"]["unit_groups"] = 2  # of 16, 8 in a validation: for two members
     return spec
 
 

@@ -1,8 +1,9 @@
-// Validation samples: one file a step, whole, in the order of rows.
+// Validation samples: one file a step, whole, in the order of rows, whoever scored them.
 #include "controllers/rollout/val_dump.h"
 
 #include <jansson.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "tests/unit/rollout_shell/rig.h"
 
@@ -20,10 +21,24 @@ static struct td_episode *scored(struct rig *r, uint64_t ticket, uint64_t row, u
     return g;
 }
 
-static char *make_dump(struct rig *r, struct td_val_dump **out) {
-    char *dir = tiny_job_path(&r->job, "deep/samples");
-    *out = td_val_dump_new(dir, r->data);
-    return dir;
+static void dump(struct rig *r, uint64_t member, uint64_t ticket, uint64_t row, uint64_t step) {
+    struct td_err err;
+    char *run_dir = tiny_job_path(&r->job, "run");
+    struct td_val_dump *d = td_val_dump_new(run_dir, member, r->data, scored(r, ticket, row, step));
+    if (td_val_dump_write(d, &err) != TD_OK) {
+        fail_msg("%s", err.msg);
+    }
+    td_val_dump_free(d);
+    td_free(run_dir);
+}
+
+static enum td_rc merge(struct rig *r, uint64_t step, const char *dir, struct td_err *err) {
+    char *run_dir = tiny_job_path(&r->job, "run"), *parts = td_asprintf("%s/validation", run_dir);
+    enum td_rc rc = td_val_parts_merge(run_dir, step, TINY_JOB_VAL_ROWS, dir, err);
+    assert_true(rc != TD_OK || !td_file_exists(parts));
+    td_free(parts);
+    td_free(run_dir);
+    return rc;
 }
 
 static void expect_file(struct rig *r, const char *dir, uint64_t step) {
@@ -56,76 +71,54 @@ static void expect_file(struct rig *r, const char *dir, uint64_t step) {
     td_free(path);
 }
 
-static void write_and_free(struct td_val_file *f) {
-    struct td_err err;
-    assert_non_null(f);
-    if (td_val_file_write(f, &err) != TD_OK) {
-        fail_msg("%s", err.msg);
-    }
-    td_val_file_free(f);
-}
-
-// Rows come in any order, and some twice; the next validation makes the next file.
+// Rows come in any order, from any member, and some twice.
 static void test_val_dump_files(void **state) {
     (void)state;
     struct rig r;
-    struct td_val_dump *d;
+    struct td_err err = {0};
     rig_init(&r);
-    char *dir = make_dump(&r, &d);
+    char *dir = tiny_job_path(&r.job, "deep/samples");
     uint64_t ticket = 1;
     for (uint64_t step = 0; step <= 4; step += 2) {
         for (uint64_t i = 0; i < TINY_JOB_VAL_ROWS; i++) {
             uint64_t row = (i * 5 + step) % TINY_JOB_VAL_ROWS;
-            struct td_val_file *f = td_val_dump_add(d, scored(&r, ticket++, row, step));
-            if (i + 1 < TINY_JOB_VAL_ROWS) {
-                assert_null(f);
-                assert_null(td_val_dump_add(d, scored(&r, ticket++, row, step)));
-            } else {
-                write_and_free(f);
-            }
+            dump(&r, i % 3, ticket++, row, step);
+            dump(&r, step, ticket++, row, step);
         }
+        assert_int_equal(merge(&r, step, dir, &err), TD_OK);
         expect_file(&r, dir, step);
     }
-    td_val_dump_free(d);
+    assert_int_equal(merge(&r, 4, dir, &err), TD_OK); // closed again, after a crash
+    expect_file(&r, dir, 4);
     td_val_dump_free(NULL);
-    td_val_file_free(NULL);
     td_free(dir);
     rig_fini(&r);
 }
 
-// A validation that was not finished leaves nothing in the next one, and no file.
-static void test_val_dump_abandoned(void **state) {
+// What a kill tore off is written again; rows that nobody has left are missed.
+static void test_val_dump_torn(void **state) {
     (void)state;
     struct rig r;
-    struct td_val_dump *d;
+    struct td_err err = {0};
     rig_init(&r);
-    char *dir = make_dump(&r, &d), *path = td_asprintf("%s/1.jsonl", dir);
+    char *dir = tiny_job_path(&r.job, "samples"), *path = td_asprintf("%s/3.jsonl", dir);
+    char *part = tiny_job_path(&r.job, "run/validation/3/0000000000000007");
     uint64_t ticket = 1;
     for (uint64_t row = 0; row + 1 < TINY_JOB_VAL_ROWS; row++) {
-        assert_null(td_val_dump_add(d, scored(&r, ticket++, row, 1)));
+        dump(&r, 7, ticket++, row, 3);
     }
-    for (uint64_t row = 0; row < TINY_JOB_VAL_ROWS; row++) {
-        struct td_val_file *f = td_val_dump_add(d, scored(&r, ticket++, row, 3));
-        if (row + 1 < TINY_JOB_VAL_ROWS) {
-            assert_null(f);
-        } else {
-            write_and_free(f);
-        }
-    }
+    FILE *f = fopen(part, "a");
+    assert_non_null(f);
+    assert_true(fputs("\n{\"row\":2,\"li", f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    dump(&r, 7, ticket++, TINY_JOB_VAL_ROWS - 1, 3);
+    assert_int_equal(merge(&r, 3, dir, &err), TD_OK);
+    expect_file(&r, dir, 3);
+    assert_int_equal(unlink(path), 0);
+    dump(&r, 7, ticket++, 0, 3);
+    assert_int_equal(merge(&r, 3, dir, &err), TD_OK);
     assert_false(td_file_exists(path));
-    expect_file(&r, dir, 3);
-    // The same step again, after a crash.
-    for (uint64_t row = 0; row < TINY_JOB_VAL_ROWS; row++) {
-        struct td_val_file *f = td_val_dump_add(d, scored(&r, ticket++, row, 3));
-        if (f) {
-            write_and_free(f);
-        }
-    }
-    expect_file(&r, dir, 3);
-    struct td_episode *beyond = scored(&r, ticket++, 0, 3);
-    beyond->group.index = TINY_JOB_VAL_ROWS;
-    assert_null(td_val_dump_add(d, beyond));
-    td_val_dump_free(d);
+    td_free(part);
     td_free(path);
     td_free(dir);
     rig_fini(&r);
@@ -134,21 +127,19 @@ static void test_val_dump_abandoned(void **state) {
 static void test_val_dump_cannot_write(void **state) {
     (void)state;
     struct rig r;
+    struct td_err err = {0};
     rig_init(&r);
     tiny_job_put(&r.job, "file", "not a folder");
     char *dir = tiny_job_path(&r.job, "file");
-    struct td_val_dump *d = td_val_dump_new(dir, r.data);
     for (uint64_t row = 0; row < TINY_JOB_VAL_ROWS; row++) {
-        struct td_val_file *f = td_val_dump_add(d, scored(&r, row + 1, row, 3));
-        struct td_err err = {0};
-        if (f) {
-            assert_int_not_equal(td_val_file_write(f, &err), TD_OK);
-            assert_non_null(strstr(err.msg, "trainer.validation_data_dir"));
-            assert_non_null(strstr(err.msg, dir));
-        }
-        td_val_file_free(f);
+        dump(&r, 1, row + 1, row, 3);
     }
-    td_val_dump_free(d);
+    assert_int_not_equal(merge(&r, 3, dir, &err), TD_OK);
+    assert_non_null(strstr(err.msg, "trainer.validation_data_dir"));
+    assert_non_null(strstr(err.msg, dir));
+    struct td_val_part part = {dir, 3, 1, 0, "{}\n"};
+    assert_int_not_equal(td_val_part_append(&part, &err), TD_OK);
+    assert_non_null(strstr(err.msg, dir));
     td_free(dir);
     rig_fini(&r);
 }
@@ -156,7 +147,7 @@ static void test_val_dump_cannot_write(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_val_dump_files),
-        cmocka_unit_test(test_val_dump_abandoned),
+        cmocka_unit_test(test_val_dump_torn),
         cmocka_unit_test(test_val_dump_cannot_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
