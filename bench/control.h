@@ -22,11 +22,11 @@ struct member {
     struct td_link_client *link;
     struct td_timer *timer;
     uint64_t idle_reports, journal_id, term;
-    uint64_t serves;           // 0: nothing yet
-    char *asked;               // request id of an Index order, owned; NULL: none
-    int64_t sent_ns[SENT_MAX]; // of report number n at n % SENT_MAX
-    uint64_t answered;         // highest report that was answered
-    bool greeted;              // some orders came
+    uint64_t serves;            // 0: nothing yet
+    Tandem__Sync__Index *asked; // an Index order, owned; NULL: none
+    int64_t sent_ns[SENT_MAX];  // of report number n at n % SENT_MAX
+    uint64_t answered;          // highest report that was answered
+    bool greeted;               // some orders came
 };
 
 struct roller {
@@ -42,13 +42,13 @@ struct trainer {
     struct td_log *journal;
     struct td_log_reader *reader;
     struct td_follower follow;
-    struct td_timer *training;
+    struct td_timer *training, *telling;
+    bool tells;     // telling will fire
     uint64_t round; // that is trained, or was
     bool trained;
     Tandem__Sync__Arrived **arrived; // owned
     size_t arrived_count, arrived_cap;
     uint64_t reports, arrivals;
-    bool loaded;
 };
 
 struct latencies { // ns

@@ -1,6 +1,7 @@
 // What the members of bench_control share: see control.h.
 #include "bench/control.h"
 
+#include "controllers/common/proto.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 
@@ -31,7 +32,8 @@ void member_report(struct member *m, const Tandem__Sync__Report *r) {
     report.http = "127.0.0.1:65535";
     if (m->asked) {
         tandem__sync__indexed__init(&indexed);
-        indexed.request_id = m->asked;
+        indexed.request_id = m->asked->request_id;
+        indexed.attempt = m->asked->attempt;
         indexed.index = (Tandem__Journal__DataIndex *)&control_index;
         report.n_indexed = 1;
         report.indexed = list;
@@ -66,8 +68,8 @@ bool member_orders(struct member *m, const Tandem__Sync__Orders *o, bool serving
     m->term = o->term;
     m->greeted = true;
     c->orders += c->measuring;
-    td_free(m->asked);
-    m->asked = o->n_index ? td_strdup(o->index[0]->request_id) : NULL;
+    td_proto_free(m->asked);
+    m->asked = td_proto_dup(o->n_index ? o->index[0] : NULL);
     if (!serving || o->report <= m->answered) {
         return false;
     }

@@ -1,8 +1,11 @@
-// The train member of bench_control: see control.h. It reports on every change, as the real one.
+// The train member of bench_control: see control.h. It reports on every change, as the real one,
+// but tells of arrivals of some milliseconds at once, to leave the processor to the coordinator.
 #include "bench/control.h"
 #include "controllers/common/proto.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+
+enum { TELL_MS = 20 };
 
 static const struct td_job_state *job_of(const struct trainer *t) {
     return td_journal_job(&t->follow.state, t->member.serves);
@@ -34,6 +37,7 @@ static void report(struct trainer *t) {
     Tandem__Sync__Finished finished = TANDEM__SYNC__FINISHED__INIT;
     Tandem__Journal__Version version = TANDEM__JOURNAL__VERSION__INIT;
     Tandem__Journal__Position ref = TANDEM__JOURNAL__POSITION__INIT;
+    t->tells = false;
     if (!g || g->spec->members[0] != t->member.id || !td_follower_ready(&t->follow)) {
         member_idle_report(&t->member, TANDEM__SYNC__MEMBER_KIND__TRAIN);
         return;
@@ -190,7 +194,14 @@ void trainer_arrived(struct trainer *t, struct td_group group, uint64_t step) {
     e->tokens = SAMPLES * 500;
     TD_GROW(t->arrived, t->arrived_cap, t->arrived_count + 1);
     t->arrived[t->arrived_count++] = a;
-    report(t);
+    if (!t->tells) { // what arrives until then is told with it
+        t->tells = true;
+        td_timer_start(t->telling, TELL_MS);
+    }
+}
+
+static void on_telling(void *user) {
+    report(user);
 }
 
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {
@@ -220,6 +231,7 @@ void trainer_start(struct trainer *t, const char *address, const char *log_folde
         control_fail(err.msg);
     }
     t->training = td_timer_new(t->member.control->loop, on_trained, t);
+    t->telling = td_timer_new(t->member.control->loop, on_telling, t);
     td_follower_init(&t->follow);
     member_start(&t->member, address, on_orders, on_timer, t);
     read_journal(t);

@@ -4,6 +4,8 @@
 #include "lib/base/check.h"
 #include "lib/base/mem.h"
 
+enum { PASS_MS = 100 }; // what only time changes is looked at so often
+
 struct td_coordinator *td_coordinator_new(const struct td_coordinator_config *config) {
     td_assert(config->owner != 0 && config->plan_of);
     struct td_coordinator *c = td_alloc(sizeof *c);
@@ -89,7 +91,9 @@ static void cancel(struct td_coordinator *c, uint64_t id) {
     }
 }
 
-static void take(struct td_coordinator *c, const struct td_coordinator_event *e) {
+// The member whose report changes nothing but what it is told; NULL: all is to be decided anew.
+static struct td_member *take(struct td_coordinator *c, const struct td_coordinator_event *e) {
+    struct td_member *reporter = NULL;
     switch (e->kind) {
     case TD_CO_JOURNAL_START:
         td_co_want(c, td_follower_start(&c->follow, e->offset));
@@ -107,7 +111,7 @@ static void take(struct td_coordinator *c, const struct td_coordinator_event *e)
         td_co_appended(c, e);
         break;
     case TD_CO_REPORT:
-        td_co_report(c, e->report);
+        reporter = td_co_report(c, e->report);
         break;
     case TD_CO_SUBMIT:
         td_co_submit(c, e->submit);
@@ -116,28 +120,14 @@ static void take(struct td_coordinator *c, const struct td_coordinator_event *e)
         cancel(c, e->job);
         break;
     case TD_CO_TICK:
-        c->dirty = true;
+        c->dirty = c->due_all = true;
         break;
     }
+    return reporter;
 }
 
-void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_event *event,
-                         int64_t now_ms, struct td_coordinator_effects *out) {
-    if (c->stopped) {
-        return;
-    }
-    int64_t gap_ms = now_ms - c->now_ms;
-    bool paused = gap_ms >= c->config.takeover_ms;
-    c->now_ms = now_ms;
-    c->out = out;
-    if (paused) {
-        td_co_paused(c, gap_ms);
-    }
-    if (paused && c->follow.started && td_co_leads(c)) {
-        td_co_want(c, td_follower_refresh(&c->follow)); // another may lead since
-    }
-    take(c, event);
-    if (!c->stopped && td_follower_ready(&c->follow)) {
+static void decide_and_place(struct td_coordinator *c) {
+    if (td_follower_ready(&c->follow)) {
         c->ready_ms = c->end_ms;
         c->caught_up = true;
         td_co_sync_jobs(c);
@@ -156,6 +146,39 @@ void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_e
         }
         td_co_send_changed_orders(c);
         c->dirty = !settled;
+    }
+    c->passed_ms = c->now_ms;
+}
+
+// Most reports of a large cluster change so little that looking at all of it would be too much.
+static void answer(struct td_coordinator *c, struct td_member *reporter) {
+    if (!c->dirty && td_co_may_append(c)) {
+        td_co_place_left(c, reporter);
+    }
+    td_co_send_changed_orders(c);
+}
+
+void td_coordinator_step(struct td_coordinator *c, const struct td_coordinator_event *event,
+                         int64_t now_ms, struct td_coordinator_effects *out) {
+    if (c->stopped) {
+        return;
+    }
+    int64_t gap_ms = now_ms - c->now_ms;
+    bool paused = gap_ms >= c->config.takeover_ms;
+    c->now_ms = now_ms;
+    c->out = out;
+    if (paused) {
+        td_co_paused(c, gap_ms);
+    }
+    if (paused && c->follow.started && td_co_leads(c)) {
+        td_co_want(c, td_follower_refresh(&c->follow)); // another may lead since
+    }
+    struct td_member *reporter = take(c, event);
+    if (reporter && now_ms - c->passed_ms < PASS_MS) {
+        answer(c, reporter);
+    } else if (!c->stopped) {
+        c->dirty = c->dirty || reporter;
+        decide_and_place(c);
     }
     c->out = NULL;
 }

@@ -19,6 +19,9 @@ struct td_member {
     uint64_t serves;              // the job that it is to serve; 0: none
     uint64_t unfit;   // a job whose files are others there, or that it cannot serve: 0: none
     int64_t unfit_ms; // since when
+    bool due;         // its orders may have changed
+    uint64_t room;    // while units are placed: groups that it would take
+    size_t units;     // likewise: leased to it
 };
 
 struct td_unit {
@@ -26,6 +29,7 @@ struct td_unit {
     bool eval;
     struct td_version version;
     uint64_t member;
+    size_t member_at;        // where it probably stands in the table
     struct td_group *groups; // owned
     size_t group_count;
     int64_t done_ms; // since when the member says that all of it is done; −1: it is not
@@ -53,6 +57,11 @@ struct td_job { // what the leader knows of a job beyond the journal; rebuilt fr
     struct td_group cursor_at_lead; // draws before it may be leased by the leader before
     struct td_unit *units;
     size_t unit_count, unit_cap;
+    struct td_group *left; // owned; wanted, but nobody had room for them when units were placed
+    size_t left_count, left_at, left_cap; // left_at: the next one
+    bool left_eval;
+    struct td_version left_version; // under which they are wanted
+    size_t rollers; // while members are assigned: live rollout members that serve it
     struct td_version eval_version; // of eval
     bool eval_started;
     struct td_eval_score *eval; // one per validation row
@@ -73,6 +82,8 @@ struct td_coordinator {
     struct td_follower follow;
     int64_t now_ms;
     bool stopped, dirty; // dirty: orders may have changed
+    bool due_all;        // likewise, and of any member
+    int64_t passed_ms;   // when all was decided and placed last
     bool caught_up;      // the log's end was reached since the last start: until then the state is
                          // an old one, from which nothing is done (rule A2)
 
@@ -125,7 +136,9 @@ void td_co_lead_last(struct td_coordinator *c);
 bool td_co_cut_off(const struct td_coordinator *c);
 
 // ---- members.c ----
-void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report);
+// The member, if the report can change only what it is told itself and the leases of what is left
+// for want of room; else NULL.
+struct td_member *td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report);
 struct td_member *td_co_member(const struct td_coordinator *c, uint64_t id); // NULL: unknown
 bool td_co_alive(const struct td_coordinator *c, const struct td_member *m);
 // Same files: may serve the job.
@@ -201,8 +214,10 @@ void td_co_trim_rollout(struct td_coordinator *c, struct td_job *job, const stru
 
 // ---- units.c ----
 void td_co_place(struct td_coordinator *c);
-void td_co_adopt(struct td_coordinator *c, const struct td_member *m);
-void td_co_scores(struct td_coordinator *c, const struct td_member *m);
+// What was left by the last of these for want of room, if the member has some now.
+void td_co_place_left(struct td_coordinator *c, const struct td_member *m);
+bool td_co_adopt(struct td_coordinator *c, const struct td_member *m);  // true: some
+bool td_co_scores(struct td_coordinator *c, const struct td_member *m); // true: new ones
 void td_co_drop_units(struct td_job *job);
 // Says why not all wanted groups of the next round have arrived, or rows of validation are scored:
 // found of them are.

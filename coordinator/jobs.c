@@ -19,6 +19,7 @@ void td_job_free_soft(struct td_job *job) {
     }
     td_free(job->eval);
     td_free(job->units);
+    td_free(job->left);
     td_free(job);
 }
 
@@ -38,7 +39,7 @@ static void announce_end(struct td_coordinator *c, struct td_job *job,
     }
     job->announced = true;
     td_co_drop_units(job);
-    c->dirty = true;
+    c->dirty = c->due_all = true;
     struct td_coordinator_effect *e = td_co_push(c, TD_CO_JOB_ENDED);
     e->job = job->id;
     e->outcome = j->outcome;

@@ -89,7 +89,7 @@ void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *e
     }
     check_journal_id(c);
     c->quiet_ms = c->now_ms;
-    c->dirty = true;
+    c->dirty = c->due_all = true;
     if (td_co_leads(c) && s->term > c->led_term) { // not when its old terms are read again
         c->led_term = s->term;
         c->led_ms = c->reached_ms = c->now_ms;

@@ -88,18 +88,40 @@ static int by_group(const void *a, const void *b) {
     return td_group_compare(td_group_of(e ? e->group : NULL), td_group_of(f ? f->group : NULL));
 }
 
-void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) {
+// Nothing in it but what its units and its versions are at.
+static bool only_units(const struct td_coordinator *c, const struct td_member *m,
+                       const Tandem__Sync__Report *new) {
+    const Tandem__Sync__Report *old = m->report;
+    return old && old->rollout && new->rollout &&td_co_alive(c, m) &&
+           old->rollout->job == new->rollout->job && old->serves == new->serves &&
+           !old->trouble[0] && !new->trouble[0] && new->n_indexed == 0 && m->unfit == 0;
+}
+
+// What rollout members are told of a trainer.
+static bool tells_others(const struct td_coordinator *c, const struct td_member *m,
+                         const Tandem__Sync__Report *new) {
+    const Tandem__Sync__TrainReport *a = m->report ? m->report->train : NULL, *b = new->train;
+    bool same = a && b && td_co_alive(c, m) && a->job == b->job && a->n_weights == b->n_weights;
+    for (size_t i = 0; same && i < a->n_weights; i++) {
+        same = strcmp(a->weights[i], b->weights[i]) == 0;
+    }
+    return !same;
+}
+
+struct td_member *td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) {
     const struct td_journal_state *s = &c->follow.state;
     if (!td_co_leads(c) || !c->caught_up ||
         (report->journal_id && report->journal_id != s->journal_id) || report->term > s->term ||
         report->member == 0) {
-        return;
+        return NULL;
     }
     struct td_member *m = td_co_member(c, report->member);
     m = m ? m : add_member(c, report->member);
     if (!m) {
-        return;
+        return NULL;
     }
+    bool little = only_units(c, m, report);
+    c->due_all = c->due_all || (!little && tells_others(c, m, report));
     if (m->report) {
         tandem__sync__report__free_unpacked(m->report, NULL);
     }
@@ -115,9 +137,12 @@ void td_co_report(struct td_coordinator *c, const Tandem__Sync__Report *report) 
     td_co_served(c, m);
     td_co_indexed(c, report);
     if (m->report->rollout) {
-        td_co_adopt(c, m);
-        td_co_scores(c, m);
+        bool adopted = td_co_adopt(c, m), scored = td_co_scores(c, m);
+        c->due_all = c->due_all || scored;
+        little = little && !adopted && !scored;
     }
-    c->dirty = true;
+    c->dirty = c->dirty || !little;
+    m->due = true;
     m->orders_digest = 0; // it gets an answer even when nothing changed
+    return little ? m : NULL;
 }

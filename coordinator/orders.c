@@ -74,7 +74,11 @@ static void draft_rollout(struct draft *d, struct td_coordinator *c, const struc
     o->has_target = td_co_target(c, j, &target, &o->target_digest);
     o->target = o->has_target ? draft_version(d, target) : NULL;
     draft_sources(d, c, j);
-    o->units = take(d, job->unit_count * sizeof *o->units);
+    size_t count = 0;
+    for (size_t i = 0; i < job->unit_count; i++) {
+        count += job->units[i].member == m->id;
+    }
+    o->units = take(d, count * sizeof *o->units);
     for (size_t i = 0; i < job->unit_count; i++) {
         if (job->units[i].member == m->id) {
             o->units[o->n_units++] = draft_unit(d, job->id, &job->units[i]);
@@ -134,6 +138,7 @@ static void draft_serve(struct draft *d, const struct td_coordinator *c,
 
 static void send_orders(struct td_coordinator *c, struct td_member *m, struct td_arena *arena) {
     struct draft d = {.arena = arena};
+    m->due = false;
     tandem__sync__orders__init(&d.orders);
     d.orders.journal_id = c->follow.state.journal_id;
     d.orders.term = c->follow.state.term;
@@ -166,9 +171,10 @@ void td_co_send_changed_orders(struct td_coordinator *c) {
     }
     struct td_arena *arena = td_arena_new();
     for (size_t i = 0; i < c->member_count; i++) {
-        if (td_co_alive(c, &c->members[i])) {
+        if (td_co_alive(c, &c->members[i]) && (c->due_all || c->members[i].due)) {
             send_orders(c, &c->members[i], arena);
         }
     }
     td_arena_free(arena);
+    c->due_all = false;
 }

@@ -56,15 +56,14 @@ static bool trains(const struct td_member *m) {
     return m->report->kind == TANDEM__SYNC__MEMBER_KIND__TRAIN;
 }
 
-// Live members of that kind, but for m itself, that are to serve the job.
-static size_t servers(const struct td_coordinator *c, uint64_t job, bool train,
-                      const struct td_member *but) {
-    size_t n = 0;
+// Whether a live train member, but for m itself, is to serve the job.
+static bool has_trainer(const struct td_coordinator *c, uint64_t job, const struct td_member *but) {
+    bool has = false;
     for (size_t i = 0; i < c->member_count; i++) {
         const struct td_member *m = &c->members[i];
-        n += m != but && m->serves == job && td_co_alive(c, m) && trains(m) == train;
+        has = has || (m != but && m->serves == job && td_co_alive(c, m) && trains(m));
     }
-    return n;
+    return has;
 }
 
 static bool lacks_gang(const struct td_coordinator *c, const struct td_job_state *j) {
@@ -84,7 +83,7 @@ static uint64_t job_to_train(const struct td_coordinator *c, const struct td_mem
     for (size_t i = 0; i < s->job_count; i++) {
         const struct td_job_state *j = s->jobs[i];
         if (live(c, j) && lacks_gang(c, j) && !td_co_unfit(c, m, j->job->job) &&
-            servers(c, j->job->job, true, m) == 0) {
+            !has_trainer(c, j->job->job, m)) {
             return j->job->job;
         }
     }
@@ -95,6 +94,11 @@ static bool wants_rollout(const struct td_coordinator *c, const struct td_member
                           const struct td_job_state *j) {
     return live(c, j) && td_co_gang(j) && td_job_needs_rollout(td_co_job(c, j->job->job)) &&
            !td_co_unfit(c, m, j->job->job);
+}
+
+// How many others roll out for the job.
+static size_t others_of(const struct td_job *job, const struct td_member *m) {
+    return job->rollers - (m->serves == job->id);
 }
 
 // The job with the fewest others; a member moves only to one that has none from one that has more.
@@ -108,27 +112,52 @@ static uint64_t job_to_roll_out(const struct td_coordinator *c, const struct td_
         if (!wants_rollout(c, m, s->jobs[i])) {
             continue;
         }
-        size_t others = servers(c, job, false, m);
+        size_t others = others_of(td_co_job(c, job), m);
         if (!best || others < fewest) {
             best = job;
             fewest = others;
         }
     }
-    bool moves = best && fewest == 0 && servers(c, m->serves, false, m) > 0;
+    bool moves = stays && fewest == 0 && others_of(td_co_job(c, m->serves), m) > 0;
     return stays && !moves ? m->serves : best;
+}
+
+static void count_roller(struct td_coordinator *c, uint64_t job, size_t n) {
+    struct td_job *j = td_co_job(c, job);
+    if (j) {
+        j->rollers += n;
+    }
+}
+
+static void count_rollers(struct td_coordinator *c) {
+    for (size_t i = 0; i < c->job_count; i++) {
+        c->jobs[i]->rollers = 0;
+    }
+    for (size_t i = 0; i < c->member_count; i++) {
+        const struct td_member *m = &c->members[i];
+        count_roller(c, m->serves, td_co_alive(c, m) && !trains(m));
+    }
 }
 
 void td_co_assign(struct td_coordinator *c) {
     if (!c->config.assign || !td_co_leads(c)) {
         return;
     }
+    count_rollers(c);
     for (size_t i = 0; i < c->member_count; i++) {
         struct td_member *m = &c->members[i];
         if (!td_co_alive(c, m)) {
             continue;
         }
         uint64_t job = trains(m) ? job_to_train(c, m) : job_to_roll_out(c, m);
-        c->dirty = c->dirty || job != m->serves;
+        if (job == m->serves) {
+            continue;
+        }
+        if (!trains(m)) {
+            count_roller(c, m->serves, (size_t)-1);
+            count_roller(c, job, 1);
+        }
         m->serves = job;
+        c->dirty = c->due_all = true;
     }
 }

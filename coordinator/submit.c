@@ -79,7 +79,7 @@ static void remove_submission(struct td_coordinator *c, size_t i) {
     td_free(c->submits[i].request_id);
     tandem__journal__job__free_unpacked(c->submits[i].job, NULL);
     c->submit_count--;
-    c->dirty = true; // nobody is asked for its index any more
+    c->dirty = c->due_all = true; // nobody is asked for its index any more
     memmove(&c->submits[i], &c->submits[i + 1], (c->submit_count - i) * sizeof *c->submits);
 }
 
@@ -148,7 +148,7 @@ static void ask_for_index(struct td_coordinator *c, struct td_submission *s) {
         s->term = c->follow.state.term;
         s->n = ++c->attempt;
     }
-    c->dirty = c->dirty || s->asked;
+    c->dirty = c->due_all = true;
 }
 
 // ---- the record ----

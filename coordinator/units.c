@@ -2,6 +2,7 @@
 // are orders, not records (rule A10): a wrong one costs only work.
 #include "coordinator/coordinator_int.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
@@ -17,6 +18,7 @@ void td_co_drop_units(struct td_job *job) {
         unit_fini(&job->units[i]);
     }
     job->unit_count = 0;
+    job->left_count = job->left_at = 0;
 }
 
 static bool live(const struct td_job *job, const struct td_job_state *j) {
@@ -73,7 +75,7 @@ bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job,
         job->eval_done = 0;
         job->eval_version = j->head;
         job->eval_started = true;
-        c->dirty = true;
+        c->dirty = c->due_all = true;
     }
     return job->eval_done < job->eval_count;
 }
@@ -86,15 +88,17 @@ bool td_co_step_closed(const struct td_job *job, const struct td_job_state *j) {
            (eval_is_of(job, j->head) && job->eval_done == job->eval_count);
 }
 
-static void take_score(struct td_job *job, const Tandem__Sync__EvalScore *score) {
+// false: it is known, or of nothing.
+static bool take_score(struct td_job *job, const Tandem__Sync__EvalScore *score) {
     if (score->index >= job->eval_count || job->eval[score->index].score || score->n_score == 0) {
-        return;
+        return false;
     }
     struct td_eval_score *to = &job->eval[score->index];
     to->count = score->n_score;
     to->score = td_alloc_array(to->count, sizeof *to->score);
     memcpy(to->score, score->score, to->count * sizeof *to->score);
     job->eval_done++;
+    return true;
 }
 
 static struct td_unit *find_unit(struct td_job *job, const Tandem__Sync__UnitReport *r) {
@@ -107,8 +111,9 @@ static struct td_unit *find_unit(struct td_job *job, const Tandem__Sync__UnitRep
 }
 
 // What a report says of the units leased to its member.
-void td_co_scores(struct td_coordinator *c, const struct td_member *m) {
+bool td_co_scores(struct td_coordinator *c, const struct td_member *m) {
     const Tandem__Sync__RolloutReport *report = m->report->rollout;
+    bool any = false;
     for (size_t i = 0; i < c->job_count; i++) {
         for (size_t k = 0; k < c->jobs[i]->unit_count; k++) {
             struct td_unit *u = &c->jobs[i]->units[k];
@@ -129,21 +134,28 @@ void td_co_scores(struct td_coordinator *c, const struct td_member *m) {
         }
         u->done_ms = !done ? -1 : u->done_ms < 0 ? c->now_ms : u->done_ms;
         for (size_t k = 0; u->eval && eval_is_of(job, u->version) && k < r->n_scores; k++) {
-            take_score(job, r->scores[k]);
+            any = take_score(job, r->scores[k]) || any;
         }
     }
+    return any;
 }
 
 // ---- what is wanted ----
 
 struct wanted {
-    struct td_group *groups;
+    struct td_group *groups; // in order
+    bool *leased;            // parallel
     size_t count;
     bool eval;
 };
 
 static void want(struct wanted *w, struct td_group group) {
     w->groups[w->count++] = group;
+}
+
+static int by_group(const void *a, const void *b) {
+    const struct td_group *x = a, *y = b;
+    return td_group_compare(*x, *y);
 }
 
 static struct wanted wanted_eval(const struct td_job *job) {
@@ -170,6 +182,7 @@ static struct wanted wanted_missing(const struct td_coordinator *c, const struct
             want(&w, td_group_of(r->entries[t->missing[i]]->group));
         }
     }
+    qsort(w.groups, w.count, sizeof *w.groups, by_group); // the report may have any order
     return w;
 }
 
@@ -206,13 +219,11 @@ static struct wanted find_wanted(const struct td_coordinator *c, const struct td
     return (struct wanted){0};
 }
 
-static bool has(const struct wanted *w, struct td_group group) {
-    for (size_t i = 0; i < w->count; i++) {
-        if (td_group_compare(w->groups[i], group) == 0) {
-            return true;
-        }
-    }
-    return false;
+// NULL: it is not wanted.
+static bool *leased_mark(const struct wanted *w, struct td_group group) {
+    const struct td_group *at =
+        w->count ? bsearch(&group, w->groups, w->count, sizeof group, by_group) : NULL;
+    return at ? &w->leased[at - w->groups] : NULL;
 }
 
 static bool unit_has(const struct td_unit *u, struct td_group group) {
@@ -235,10 +246,17 @@ static bool leased(const struct td_job *job, struct td_group group, bool eval) {
 
 // ---- leases ----
 
+static struct td_member *member_of(const struct td_coordinator *c, struct td_unit *u) {
+    if (u->member_at >= c->member_count || c->members[u->member_at].id != u->member) {
+        const struct td_member *m = td_co_member(c, u->member);
+        u->member_at = m ? (size_t)(m - c->members) : c->member_count;
+    }
+    return u->member_at < c->member_count ? &c->members[u->member_at] : NULL;
+}
+
 static bool unit_is_over(const struct td_coordinator *c, const struct td_job *job,
-                         const struct td_unit *u, const struct wanted *w,
+                         const struct td_unit *u, const struct td_member *m, const struct wanted *w,
                          struct td_version target) {
-    const struct td_member *m = td_co_member(c, u->member);
     if (!td_version_equal(u->version, target) || u->eval != w->eval || !m ||
         c->now_ms - m->heard_ms >= job->plan.lease_ms || !td_co_serves(c, m, job->id)) {
         return true;
@@ -247,21 +265,36 @@ static bool unit_is_over(const struct td_coordinator *c, const struct td_job *jo
         return true; // said to be in the log for so long, and not found there
     }
     for (size_t i = 0; i < u->group_count; i++) {
-        if (has(w, u->groups[i])) {
+        if (leased_mark(w, u->groups[i])) {
             return false;
         }
     }
     return true;
 }
 
+static void mark_leased(const struct wanted *w, const struct td_unit *u) {
+    for (size_t i = 0; u->eval == w->eval && i < u->group_count; i++) {
+        bool *leased = leased_mark(w, u->groups[i]);
+        if (leased) {
+            *leased = true;
+        }
+    }
+}
+
 static void end_leases(struct td_coordinator *c, struct td_job *job, const struct wanted *w,
                        struct td_version target) {
     size_t kept = 0;
     for (size_t i = 0; i < job->unit_count; i++) {
-        if (unit_is_over(c, job, &job->units[i], w, target)) {
-            unit_fini(&job->units[i]);
+        struct td_unit *u = &job->units[i];
+        struct td_member *m = member_of(c, u);
+        if (unit_is_over(c, job, u, m, w, target)) {
+            unit_fini(u);
+            if (m) {
+                m->due = true;
+            }
         } else {
-            job->units[kept++] = job->units[i];
+            mark_leased(w, u);
+            job->units[kept++] = *u;
         }
     }
     job->unit_count = kept;
@@ -278,35 +311,38 @@ static bool holds(const Tandem__Sync__RolloutReport *r, struct td_version versio
     return false;
 }
 
-static uint64_t room_of(const struct td_coordinator *c, const struct td_member *m) {
-    uint64_t room = m->report->rollout->capacity;
-    size_t units = 0;
+// Groups that each member would take of the job now. Of member `only` alone, unless 0.
+static void count_rooms(struct td_coordinator *c, const struct td_job_state *j, uint64_t only) {
+    struct td_version version;
+    uint64_t digest;
+    bool any = td_co_target(c, j, &version, &digest);
+    for (size_t i = 0; i < c->member_count; i++) {
+        struct td_member *m = &c->members[i];
+        const Tandem__Sync__RolloutReport *r = m->report ? m->report->rollout : NULL;
+        bool able = any && r && (!only || m->id == only) && td_co_alive(c, m) &&
+                    r->job == j->job->job && td_co_fits(m, j) && holds(r, version, digest);
+        m->room = able ? r->capacity : 0;
+        m->units = 0;
+    }
     for (size_t i = 0; i < c->job_count; i++) {
         for (size_t k = 0; k < c->jobs[i]->unit_count; k++) {
-            const struct td_unit *u = &c->jobs[i]->units[k];
-            uint64_t taken = u->member == m->id && !u->seen ? u->group_count : 0;
-            room -= taken < room ? taken : room;
-            units += u->member == m->id;
+            struct td_unit *u = &c->jobs[i]->units[k];
+            struct td_member *m = member_of(c, u);
+            uint64_t taken = u->seen ? 0 : u->group_count;
+            if (m) {
+                m->room -= taken < m->room ? taken : m->room;
+                m->units++;
+            }
         }
     }
-    return units < TD_MEMBER_UNITS_MAX ? room : 0;
 }
 
-static const struct td_member *roomiest(const struct td_coordinator *c,
-                                        const struct td_job_state *j, struct td_version version,
-                                        uint64_t digest) {
-    const struct td_member *best = NULL;
-    uint64_t most = 0;
+// With room; NULL: none has any.
+static struct td_member *roomiest(struct td_coordinator *c) {
+    struct td_member *best = NULL;
     for (size_t i = 0; i < c->member_count; i++) {
-        const struct td_member *m = &c->members[i];
-        const Tandem__Sync__RolloutReport *r = m->report ? m->report->rollout : NULL;
-        if (!r || !td_co_alive(c, m) || r->job != j->job->job || !td_co_fits(m, j) ||
-            !td_co_serves(c, m, r->job) || !holds(r, version, digest)) {
-            continue;
-        }
-        uint64_t room = room_of(c, m);
-        if (room > most) {
-            most = room;
+        struct td_member *m = &c->members[i];
+        if (m->room > (best ? best->room : 0) && m->units < TD_MEMBER_UNITS_MAX) {
             best = m;
         }
     }
@@ -329,34 +365,53 @@ static bool may_be_held(const struct td_coordinator *c, const struct td_job *job
            td_group_compare(group, job->cursor_at_lead) < 0 && !TD_PLANTED(TAKEOVER_EXPIRES);
 }
 
-static void lease(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j,
-                  const struct wanted *w, struct td_version target) {
-    struct td_version version;
-    uint64_t digest;
-    if (!td_co_target(c, j, &version, &digest)) {
+// The next groups that are left, as many as are in a unit, to a member with room.
+static void lease_unit(struct td_coordinator *c, struct td_job *job, struct td_member *m) {
+    uint64_t count = job->left_count - job->left_at;
+    count = count < job->plan.unit_groups ? count : job->plan.unit_groups;
+    struct td_unit *u = add_unit(job, m->id, count);
+    u->member_at = (size_t)(m - c->members);
+    u->term = c->follow.state.term;
+    u->n = ++c->attempt;
+    u->eval = job->left_eval;
+    u->version = job->left_version;
+    u->group_count = count;
+    memcpy(u->groups, &job->left[job->left_at], count * sizeof *u->groups);
+    job->left_at += count;
+    m->room -= count < m->room ? count : m->room;
+    m->units++;
+    m->due = true;
+}
+
+static void lease_left(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j,
+                       uint64_t only) {
+    struct td_member *m;
+    if (job->left_at == job->left_count) {
         return;
     }
-    for (size_t i = 0; i < w->count;) {
-        bool skip =
-            leased(job, w->groups[i], w->eval) || (!w->eval && may_be_held(c, job, w->groups[i]));
-        if (skip) {
-            i++;
-            continue;
+    count_rooms(c, j, only);
+    while (job->left_at < job->left_count && (m = roomiest(c))) {
+        lease_unit(c, job, m);
+    }
+}
+
+static void find_left(struct td_coordinator *c, struct td_job *job, const struct wanted *w,
+                      struct td_version target) {
+    TD_GROW(job->left, job->left_cap, w->count);
+    job->left_eval = w->eval;
+    job->left_version = target;
+    for (size_t i = 0; i < w->count; i++) {
+        if (!w->leased[i] && (w->eval || !may_be_held(c, job, w->groups[i]))) {
+            job->left[job->left_count++] = w->groups[i];
         }
-        const struct td_member *m = roomiest(c, j, version, digest);
-        if (!m) {
-            return;
-        }
-        struct td_unit *u = add_unit(job, m->id, job->plan.unit_groups);
-        u->term = c->follow.state.term;
-        u->n = ++c->attempt;
-        u->eval = w->eval;
-        u->version = target;
-        while (i < w->count && u->group_count < job->plan.unit_groups &&
-               !leased(job, w->groups[i], w->eval) &&
-               (w->eval || !may_be_held(c, job, w->groups[i]))) {
-            u->groups[u->group_count++] = w->groups[i++];
-        }
+    }
+}
+
+void td_co_place_left(struct td_coordinator *c, const struct td_member *m) {
+    struct td_job *job = td_co_job(c, m->report->rollout->job);
+    const struct td_job_state *j = job ? td_journal_job(&c->follow.state, job->id) : NULL;
+    if (live(job, j)) {
+        lease_left(c, job, j, m->id);
     }
 }
 
@@ -411,16 +466,21 @@ void td_co_place(struct td_coordinator *c) {
             continue;
         }
         struct wanted w = find_wanted(c, job, j);
+        w.leased = td_alloc_array(w.count, sizeof *w.leased);
+        job->left_count = job->left_at = 0;
         end_leases(c, job, &w, target);
         if (w.eval || scanned(c, j)) {
-            lease(c, job, j, &w, target);
+            find_left(c, job, &w, target);
+            lease_left(c, job, j, 0);
         }
         td_free(w.groups);
+        td_free(w.leased);
     }
 }
 
 // Units of earlier terms that a member still holds: they stay with it.
-void td_co_adopt(struct td_coordinator *c, const struct td_member *m) {
+bool td_co_adopt(struct td_coordinator *c, const struct td_member *m) {
+    bool any = false;
     const Tandem__Sync__RolloutReport *report = m->report->rollout;
     for (size_t i = 0; i < report->n_units && !TD_PLANTED(TAKEOVER_EXPIRES); i++) {
         const Tandem__Sync__UnitReport *r = report->units[i];
@@ -445,7 +505,9 @@ void td_co_adopt(struct td_coordinator *c, const struct td_member *m) {
         for (size_t k = 0; k < r->n_groups; k++) {
             u->groups[u->group_count++] = td_group_of(r->groups[k]);
         }
+        any = true;
     }
+    return any;
 }
 
 const struct td_job_state *td_co_job_of_member(const struct td_coordinator *c,

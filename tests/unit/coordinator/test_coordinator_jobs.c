@@ -181,6 +181,36 @@ static void test_jobs_unit_of_a_silent_member_goes_to_another(void **unused) {
     bench_fini(&b);
 }
 
+// What only its units tell is answered without a look at the rest: with what was left for want of
+// room, and only to the member that reported.
+static void test_jobs_report_of_units_is_answered_alone(void **unused) {
+    (void)unused;
+    struct bench b;
+    bench_init(&b);
+    begin(&b);
+    bench_report(&b, 0, bench_train(&b));
+    bench_report(&b, 0, bench_roll(&b, ROLL, 1));
+    bench_report(&b, 0, bench_roll(&b, ROLL + 1, 0));
+    assert_int_equal(units_of(&b, ROLL), 1);
+    assert_int_equal(units_of(&b, ROLL + 1), 0);
+    size_t orders = b.orders_count;
+    bench_report(&b, 0, bench_roll(&b, ROLL + 1, 4));
+    assert_int_equal(units_of(&b, ROLL + 1), 1);
+    assert_int_equal(b.orders[ROLL + 1]->units[0]->groups[0]->index, 1);
+    assert_int_equal(b.orders_count, orders + 1);
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4)); // nothing is left
+    assert_int_equal(units_of(&b, ROLL), 1);
+    assert_int_equal(b.orders_count, orders + 2);
+    // groups arrive: theirs are told that the units are over, without a report of theirs
+    Tandem__Sync__Report *t = bench_train(&b);
+    bench_add_arrived(&b, t, (struct td_group){0, 1}, 10);
+    bench_report(&b, 0, t);
+    assert_int_equal(units_of(&b, ROLL), 1);
+    assert_int_equal(units_of(&b, ROLL + 1), 0);
+    assert_int_equal(b.orders_count, orders + 4);
+    bench_fini(&b);
+}
+
 static void test_jobs_nothing_is_leased_before_the_log_was_read(void **unused) {
     (void)unused;
     struct bench b;
@@ -480,6 +510,7 @@ int main(void) {
         cmocka_unit_test(test_jobs_groups_are_leased_where_there_is_room),
         cmocka_unit_test(test_jobs_nothing_is_leased_while_a_record_is_on_its_way),
         cmocka_unit_test(test_jobs_unit_of_a_silent_member_goes_to_another),
+        cmocka_unit_test(test_jobs_report_of_units_is_answered_alone),
         cmocka_unit_test(test_jobs_nothing_is_leased_before_the_log_was_read),
         cmocka_unit_test(test_jobs_validation_comes_before_the_next_draw),
         cmocka_unit_test(test_jobs_lost_record_is_generated_again_and_sealed_anew),
