@@ -7,13 +7,14 @@
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "lib/base/crc.h"
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 
-enum { FILE_BYTES_MAX = 1 << 30, DIGITS = 17 };
+enum { FILE_BYTES_MAX = 1 << 30, TAIL_BYTES = 1 << 16, DIGITS = 17 };
 
 static char *path_of(const char *run_dir, const char *name) {
     return td_asprintf("%s/%s", run_dir, name);
@@ -163,15 +164,38 @@ enum td_rc td_metrics_file_stage(const char *run_dir, uint64_t step, struct td_p
     return rc;
 }
 
-static enum td_rc append_line(const char *run_dir, const struct td_buf *line, struct td_err *err) {
+// The step of the last line; −1: none is found in the last TAIL_BYTES.
+static int64_t last_step(int fd) {
+    struct td_buf tail = {0};
+    off_t size = lseek(fd, 0, SEEK_END), from = size > TAIL_BYTES ? size - TAIL_BYTES : 0;
+    char *text = (char *)td_buf_room(&tail, TAIL_BYTES);
+    ssize_t n = size > 0 ? pread(fd, text, TAIL_BYTES, from) : 0;
+    int64_t step = -1;
+    if (n > 0 && text[n - 1] == '\n') {
+        const char *before = memrchr(text, '\n', (size_t)n - 1);
+        const char *line = before ? before + 1 : text;
+        step = step_of_line(line, (size_t)(text + n - 1 - line));
+    }
+    td_buf_fini(&tail);
+    return step;
+}
+
+// Not twice: a member that led the gang before may have been at it until now, late or stopped. With
+// the lock, the later of them finds what the earlier wrote.
+static enum td_rc append_line(const char *run_dir, uint64_t step, const struct td_buf *line,
+                              struct td_err *err) {
     char *path = path_of(run_dir, "metrics.jsonl");
     enum td_rc rc = TD_OK;
     bool fresh = !td_file_exists(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) {
         rc = td_fail_errno(err, errno, "cannot be opened");
+    } else if (flock(fd, LOCK_EX) != 0) {
+        rc = td_fail_errno(err, errno, "cannot be locked");
+        close(fd);
     } else {
-        rc = td_write_all(fd, line->data, line->len, err);
+        bool there = last_step(fd) >= (int64_t)step;
+        rc = there ? TD_OK : td_write_all(fd, line->data, line->len, err);
         if (rc == TD_OK && fsync(fd) != 0) {
             rc = td_fail_errno(err, errno, "fsync");
         }
@@ -202,7 +226,7 @@ enum td_rc td_metrics_file_close(const char *run_dir, uint64_t step, const struc
     char *text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
     struct td_buf out = {0};
     td_buf_printf(&out, "%s\n", text);
-    rc = append_line(run_dir, &out, err);
+    rc = append_line(run_dir, step, &out, err);
     if (rc == TD_OK && line) {
         td_buf_clear(line);
         td_buf_put(line, out.data, out.len);

@@ -18,8 +18,8 @@ enum td_rc td_metrics_file_open(const char *run_dir, struct td_metrics_on_disk *
 enum td_rc td_metrics_file_stage(const char *run_dir, uint64_t step, struct td_pos ref,
                                  const struct td_metrics *metrics,
                                  struct td_err *err) TD_MUST_CHECK;
-// Appends the staged line of step, with extra's metrics in it, to metrics.jsonl. *line (may be
-// NULL) receives it.
+// Appends the staged line of step, with extra's metrics in it, to metrics.jsonl, unless one of that
+// step or a later one is there. *line (may be NULL) receives it.
 enum td_rc td_metrics_file_close(const char *run_dir, uint64_t step, const struct td_metrics *extra,
                                  struct td_buf *line, struct td_err *err) TD_MUST_CHECK;
 // Lines of later steps go.

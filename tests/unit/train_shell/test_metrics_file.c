@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -80,6 +81,29 @@ static void test_metrics_stage_and_close(void **state) {
         assert_true(d.has_line && d.step == step);
     }
     expect_steps(dir, 0, 3);
+    folder_fini(dir);
+}
+
+// The line is there already: a member that led before was late.
+static void test_metrics_closed_twice(void **state) {
+    (void)state;
+    char *dir = folder_new();
+    struct td_metrics long_line = {0};
+    char name[TD_METRIC_NAME_MAX];
+    for (int i = 0; i < 60; i++) { // so that the end of the file does not begin with a line
+        snprintf(name, sizeof name, "metric-%d", i);
+        td_metrics_add(&long_line, name, 1.0 / 3, TD_FOLD_LAST);
+    }
+    for (uint64_t step = 0; step < 100; step++) {
+        struct td_err err;
+        const struct td_pos ref = {(int64_t)step, 1};
+        assert_int_equal(td_metrics_file_stage(dir, step, ref, &long_line, &err), TD_OK);
+        close_step(dir, step);
+        close_step(dir, step);
+    }
+    stage(dir, 98, 0.5);
+    close_step(dir, 98);
+    assert_int_equal(open_file(dir).step, 99);
     folder_fini(dir);
 }
 
@@ -207,6 +231,7 @@ static void test_metrics_close_without_stage(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_stage_and_close),
+        cmocka_unit_test(test_metrics_closed_twice),
         cmocka_unit_test(test_metrics_values),
         cmocka_unit_test(test_metrics_torn_line),
         cmocka_unit_test(test_metrics_cut),
