@@ -159,6 +159,12 @@ static void submissions(struct profile *p) {
     p->append_percent = 25;
 }
 
+// Between the updates of the ranks.
+static void half_applied(struct profile *p) {
+    p->crash = 2;
+    p->trigger_percent = 60;
+}
+
 static const struct {
     const char *name;
     void (*direct)(struct profile *p);
@@ -176,6 +182,7 @@ static const struct {
     {"RESEAL_VOIDS", old_work},
     {"TAKEOVER_EXPIRES", takeover},
     {"INDEX_TWICE", submissions},
+    {"HALF_APPLIED", half_applied},
 };
 
 static void direct(struct profile *p, uint64_t seed) {
