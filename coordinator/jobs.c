@@ -72,6 +72,19 @@ static void make_plan(struct td_coordinator *c, struct td_job *job, const struct
     job->plan_known = job->plan_wrong == NULL;
 }
 
+// The journal forgets jobs that ended long ago.
+static void forget_jobs(struct td_coordinator *c) {
+    size_t kept = 0;
+    for (size_t i = 0; i < c->job_count; i++) {
+        if (td_journal_job(&c->follow.state, c->jobs[i]->id)) {
+            c->jobs[kept++] = c->jobs[i];
+        } else {
+            td_job_free_soft(c->jobs[i]);
+        }
+    }
+    c->job_count = kept;
+}
+
 void td_co_sync_jobs(struct td_coordinator *c) {
     const struct td_journal_state *s = &c->follow.state;
     for (size_t i = 0; i < s->job_count; i++) {
@@ -88,6 +101,9 @@ void td_co_sync_jobs(struct td_coordinator *c) {
             make_plan(c, job, s->jobs[i]);
         }
         announce_end(c, job, s->jobs[i]);
+    }
+    if (c->job_count > TD_JOBS_MAX) {
+        forget_jobs(c);
     }
 }
 

@@ -113,12 +113,26 @@ static struct job_log *find(struct td_job_logs *l, uint64_t job) {
     return NULL;
 }
 
-static void follow_job(struct td_job_logs *l, const struct td_job_state *j) {
-    struct job_log *g = find(l, j->job->job);
-    if (!g && l->count < TD_JOBS_MAX) {
-        g = &l->logs[l->count++];
-        *g = (struct job_log){.job = j->job->job, .id = j->job->rollout_log};
+// For a new job: the place of one that the journal has forgotten, else another one.
+static struct job_log *add(struct td_job_logs *l, const struct td_journal_state *state,
+                           const struct td_job_state *j) {
+    size_t i = 0;
+    while (i < l->count && (l->logs[i].busy || td_journal_job(state, l->logs[i].job))) {
+        i++;
     }
+    if (i == TD_JOBS_MAX) {
+        return NULL; // another time
+    }
+    l->count += i == l->count;
+    td_log_close(l->logs[i].log, NULL, NULL);
+    l->logs[i] = (struct job_log){.job = j->job->job, .id = j->job->rollout_log};
+    return &l->logs[i];
+}
+
+static void follow_job(struct td_job_logs *l, const struct td_journal_state *state,
+                       const struct td_job_state *j) {
+    struct job_log *g = find(l, j->job->job);
+    g = g ? g : add(l, state, j);
     if (!g || g->busy || td_loop_now_ms(l->opts.loop) < g->retry_ms) {
         return;
     }
@@ -135,7 +149,7 @@ static void follow_job(struct td_job_logs *l, const struct td_job_state *j) {
 void td_job_logs_follow(struct td_job_logs *l, const struct td_journal_state *state) {
     for (size_t i = 0; i < state->job_count; i++) {
         if (state->jobs[i]->job->rollout_log) {
-            follow_job(l, state->jobs[i]);
+            follow_job(l, state, state->jobs[i]);
         }
     }
 }

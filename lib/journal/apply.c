@@ -18,7 +18,14 @@ static void move_cursor(struct td_job_state *j, const Tandem__Journal__Draw *b) 
                                              : (struct td_group){b->data_epoch, b->to};
 }
 
+// The oldest job that has ended makes room.
 static void add_job(struct td_journal_state *s, const Tandem__Journal__Job *b) {
+    if (s->job_count == TD_JOBS_MAX) {
+        size_t i = td_journal_oldest_ended(s);
+        td_job_free(s->jobs[i]);
+        s->job_count--;
+        memmove(&s->jobs[i], &s->jobs[i + 1], (s->job_count - i) * sizeof *s->jobs);
+    }
     struct td_job_state *j = td_alloc(sizeof *j);
     j->job = td_message_dup(b);
     j->initial_kept = true;

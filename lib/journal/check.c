@@ -23,8 +23,8 @@ static bool check_job(const struct td_journal_state *s, const Tandem__Journal__J
     if (b->job == 0 || !b->index || b->index->rows == 0 || b->request_id[0] == '\0') {
         return no(why, "job without id, request id or rows");
     }
-    if (s->job_count == TD_JOBS_MAX) {
-        return no(why, "there are %d jobs already", TD_JOBS_MAX);
+    if (s->job_count == TD_JOBS_MAX && td_journal_oldest_ended(s) == s->job_count) {
+        return no(why, "%d jobs wait or run already", TD_JOBS_MAX);
     }
     for (size_t i = 0; i < s->job_count; i++) {
         const Tandem__Journal__Job *other = s->jobs[i]->job;

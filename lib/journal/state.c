@@ -72,6 +72,14 @@ void td_job_free(struct td_job_state *j) {
     td_free(j);
 }
 
+size_t td_journal_oldest_ended(const struct td_journal_state *s) {
+    size_t i = 0;
+    while (i < s->job_count && s->jobs[i]->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
+        i++;
+    }
+    return i;
+}
+
 struct td_job_state *td_journal_job_mutable(struct td_journal_state *s, uint64_t job) {
     for (size_t i = 0; i < s->job_count; i++) {
         if (s->jobs[i]->job->job == job) {

@@ -14,7 +14,7 @@
 
 enum {
     TD_KEPT_MAX = 2,
-    TD_JOBS_MAX = 64,
+    TD_JOBS_MAX = 64, // with those that have ended: of them the oldest goes for a new one
     TD_GANGS_MAX = 8,
     TD_OPEN_MAX = 1 << 18,          // open groups of a job, whatever its open_max: a SEAL of so
                                     // many fits into a record

@@ -15,6 +15,8 @@ bool td_journal_check_body(const struct td_journal_state *s, const td_record *re
 bool td_journal_check_state(const struct td_journal_state *s, const Tandem__Journal__State *state,
                             char *why);
 
+// Index of the job that goes when there is no room for a new one; job_count: none has ended.
+size_t td_journal_oldest_ended(const struct td_journal_state *s);
 struct td_job_state *td_journal_job_mutable(struct td_journal_state *s, uint64_t job);
 struct td_round_state *td_job_round_mutable(struct td_job_state *j, uint64_t round);
 struct td_gang_state *td_job_gang_mutable(struct td_job_state *j, uint32_t gang);

@@ -51,6 +51,17 @@ static void test_submission_is_refused_with_its_cause(void **unused) {
     assert_non_null(strstr(b.refused, "64 jobs"));
     replay_submit(&b, "first", 4); // known
     assert_int_equal(b.accepted_job, 1);
+    replay_event(&b, &(struct td_coordinator_event){.kind = TD_CO_CANCEL, .job = 2});
+    replay_deliver(&b);
+    struct td_job_view view;
+    assert_true(td_coordinator_job_view(b.machine, 2, &view));
+    replay_submit(&b, "one more", 4); // what ended makes room
+    assert_int_equal(b.accepted_job, TD_JOBS_MAX + 1);
+    assert_false(td_coordinator_job_view(b.machine, 2, &view));
+    assert_true(td_coordinator_job_view(b.machine, TD_JOBS_MAX + 1, &view));
+    replay_tick(&b, REPLAY_TAKEOVER_MS / 2);
+    replay_submit(&b, "yet one more", 4);
+    assert_non_null(strstr(b.refused, "64 jobs"));
     replay_fini(&b);
 }
 

@@ -621,6 +621,35 @@ static void test_apply_draw_is_bounded(void **unused) {
     kit_fini(&k);
 }
 
+// There is always room for a new job but when none of the others has ended.
+static void test_apply_ended_jobs_make_room(void **unused) {
+    (void)unused;
+    struct kit k;
+    char request[24];
+    kit_init(&k);
+    kit_go(&k, KIT_JOBBED);
+    for (uint64_t i = 1; i < TD_JOBS_MAX; i++) {
+        snprintf(request, sizeof request, "request %llu", (unsigned long long)i);
+        assert_int_equal(kit_put(&k, kit_job(&k, 100 + i, request)), TD_ACCEPTED);
+    }
+    assert_int_equal(kit_put(&k, kit_job(&k, 200, "one more")), TD_REJECTED);
+    assert_non_null(strstr(k.why, "64 jobs wait or run already"));
+    for (uint64_t job = 102; job <= 103; job++) {
+        td_record *end = kit_end(&k, TANDEM__JOURNAL__OUTCOME__CANCELLED);
+        end->end->job = job;
+        assert_int_equal(kit_put(&k, end), TD_ACCEPTED);
+    }
+    assert_int_equal(kit_put(&k, kit_job(&k, 200, "one more")), TD_ACCEPTED);
+    assert_null(td_journal_job(&k.state, 102));
+    assert_non_null(td_journal_job(&k.state, 103));
+    assert_non_null(td_journal_job(&k.state, KIT_JOB));
+    assert_int_equal(kit_put(&k, kit_job(&k, 201, "request 2")), TD_ACCEPTED); // forgotten, too
+    assert_null(td_journal_job(&k.state, 103));
+    assert_int_equal(kit_put(&k, kit_job(&k, 202, "another")), TD_REJECTED);
+    assert_int_equal(k.state.job_count, TD_JOBS_MAX);
+    kit_fini(&k);
+}
+
 // A rejected body has no effect but on the chain.
 static void test_apply_rejected_changes_nothing(void **unused) {
     (void)unused;
@@ -742,6 +771,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_apply_rows),
         cmocka_unit_test(test_apply_draw_is_bounded),
+        cmocka_unit_test(test_apply_ended_jobs_make_room),
         cmocka_unit_test(test_apply_rejected_changes_nothing),
         cmocka_unit_test(test_apply_header_rules),
         cmocka_unit_test(test_apply_rows_job),
