@@ -54,7 +54,7 @@ static void kill_worker(const char *path) {
             pause_ms(LOOK_MS);
         }
     }
-    td_ipc_unlink(path);
+    td_ipc_unlink(path, NULL);
 }
 
 static void kill_workers_in(const char *folder) {

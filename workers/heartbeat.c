@@ -22,6 +22,7 @@ struct td_heartbeat {
     bool stop;
     int64_t grace_ms;
     const char *socket_path;
+    struct td_ipc_place place; // of the socket, as it was made
     int listener;
     // Written by the command thread, read by the heartbeat thread.
     _Atomic int64_t alone_since_ms; // 0: a controller is attached
@@ -68,9 +69,11 @@ static void *beat_loop(void *arg) {
             beat(h);
         }
         int64_t alone = atomic_load(&h->alone_since_ms);
-        if (alone && td_clock_ms() - alone > h->grace_ms && !somebody_waits(h)) {
-            td_trace_warn("no controller came back", "grace_ms=%lld", (long long)h->grace_ms);
-            td_ipc_unlink(h->socket_path);
+        bool found = td_ipc_is_at(h->socket_path, h->place); // else nobody can come any more
+        if (alone && (!found || td_clock_ms() - alone > h->grace_ms) && !somebody_waits(h)) {
+            td_trace_warn("no controller came back", "grace_ms=%lld socket=%s",
+                          (long long)h->grace_ms, found ? "there" : "replaced or gone");
+            td_ipc_unlink(h->socket_path, &h->place);
             _exit(0);
         }
         struct timespec until;
@@ -87,6 +90,7 @@ struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_pat
     struct td_heartbeat *h = td_alloc(sizeof *h);
     h->grace_ms = grace_ms;
     h->socket_path = socket_path;
+    h->place = td_ipc_place(socket_path);
     h->listener = listener;
     atomic_store(&h->alone_since_ms, td_clock_ms());
     atomic_store(&h->doing_since_ms, td_clock_ms());

@@ -29,7 +29,8 @@ enum td_doing {
 
 struct td_heartbeat;
 
-// grace_ms: how long to live without a controller; then its sockets are removed and the process
+// grace_ms: how long to live without a controller; not so long when the socket is not at
+// socket_path any more (another worker replaced it). Then its sockets are removed and the process
 // exits, unless somebody waits at the listener for the command thread to be free. socket_path is
 // borrowed for good, listener until stopped. Starts the thread.
 struct td_heartbeat *td_heartbeat_start(int64_t grace_ms, const char *socket_path, int listener);

@@ -54,6 +54,7 @@ struct td_weights_server {
     pthread_t thread;
     int wake, local, remote; // wake: an eventfd, readable when it is to end
     char *socket_path, *address;
+    struct td_ipc_place place;         // of the socket, as it was made
     pthread_mutex_t lock;              // guards the table
     struct kept kept[TD_WEIGHTS_KEPT]; // oldest first
     size_t kept_count;
@@ -312,6 +313,7 @@ static enum td_rc open_server(struct td_weights_server *s, const char *socket_pa
         return rc;
     }
     s->socket_path = td_strdup(socket_path);
+    s->place = td_ipc_place(socket_path);
     if (listen(s->local, TD_WEIGHTS_CLIENTS_MAX) != 0) { // more may wait than at a command socket
         return td_fail_errno(err, errno, "cannot listen at %s", socket_path);
     }
@@ -328,7 +330,7 @@ static enum td_rc open_server(struct td_weights_server *s, const char *socket_pa
 
 static void close_server(struct td_weights_server *s) {
     const int fds[] = {s->wake, s->local, s->remote};
-    if (s->socket_path) {
+    if (s->socket_path && td_ipc_is_at(s->socket_path, s->place)) {
         unlink(s->socket_path);
     }
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {

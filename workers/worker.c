@@ -276,6 +276,7 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     if (rc != TD_OK) {
         return rc;
     }
+    struct td_ipc_place place = td_ipc_place(config->socket_path);
     w.heartbeat = td_heartbeat_start(config->grace_ms, config->socket_path, w.listener);
     command_loop(&w);
     flush_out(&w);
@@ -287,7 +288,7 @@ enum td_rc td_worker_run(const struct td_worker_config *config, struct td_err *e
     // First of all: the controller takes the end of its connection for the end of the process.
     td_weights_server_free(w.train.server);
     w.train.server = NULL;
-    td_ipc_unlink(config->socket_path);
+    td_ipc_unlink(config->socket_path, &place);
     close(w.listener);
     td_ipc_conn_free(w.conn);
     td_seat_fini(&w);

@@ -467,14 +467,22 @@ static void slot_check(struct slot *s) {
     }
 }
 
-// A worker that was killed could not remove its socket files.
+// A worker that was killed could not remove its socket files. One that was started twice for this
+// place, by an earlier controller, may listen there instead, and nobody wants it.
 static void remove_dead_socket(const struct slot *s) {
     struct td_ipc_conn *conn = NULL;
     struct td_err err;
     if (td_ipc_connect(s->path, &conn, &err) == TD_OK) {
-        td_ipc_conn_free(conn); // not attached yet: it ends after its grace time
+        Tandem__Worker__Stop body = TANDEM__WORKER__STOP__INIT;
+        td_frame frame = TANDEM__WORKER__FRAME__INIT;
+        frame.body_case = TANDEM__WORKER__FRAME__BODY_STOP;
+        frame.stop = &body;
+        if (td_ipc_send(conn, &frame, NULL, 0, &err) != TD_OK) { // it ends after its grace time
+            td_trace_info("stop not sent", "cause=\"%s\"", err.msg);
+        }
+        td_ipc_conn_free(conn);
     } else {
-        td_ipc_unlink(s->path);
+        td_ipc_unlink(s->path, NULL);
     }
 }
 

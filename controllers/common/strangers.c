@@ -29,7 +29,7 @@ static void end_one(const char *path, int64_t until_ms) {
     struct td_err err;
     enum td_rc rc = td_ipc_connect(path, &conn, &err);
     if (rc == TD_ECLOSED) {
-        td_ipc_unlink(path); // left by one that was killed
+        td_ipc_unlink(path, NULL); // left by one that was killed
     }
     if (rc != TD_OK) {
         return;
@@ -54,7 +54,7 @@ static void end_one(const char *path, int64_t until_ms) {
         close(process);
     }
     td_ipc_conn_free(conn);
-    td_ipc_unlink(path);
+    td_ipc_unlink(path, NULL);
 }
 
 void td_pool_end_strangers(const char *dir, int64_t wait_ms) {

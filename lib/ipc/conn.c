@@ -80,7 +80,23 @@ enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) {
     return TD_OK;
 }
 
-void td_ipc_unlink(const char *path) {
+struct td_ipc_place td_ipc_place(const char *path) {
+    struct stat st;
+    if (lstat(path, &st) != 0) {
+        return (struct td_ipc_place){0};
+    }
+    return (struct td_ipc_place){(uint64_t)st.st_dev, (uint64_t)st.st_ino};
+}
+
+bool td_ipc_is_at(const char *path, struct td_ipc_place place) {
+    struct td_ipc_place now = td_ipc_place(path);
+    return now.device == place.device && now.inode == place.inode;
+}
+
+void td_ipc_unlink(const char *path, const struct td_ipc_place *ours) {
+    if (ours && !td_ipc_is_at(path, *ours)) {
+        return;
+    }
     char *weights = td_asprintf("%s" TD_IPC_WEIGHTS_SUFFIX, path);
     unlink(weights);
     unlink(path);

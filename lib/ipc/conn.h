@@ -33,7 +33,14 @@ enum td_rc td_ipc_check_path(const char *path, struct td_err *err) TD_MUST_CHECK
 enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) TD_MUST_CHECK;
 // Removes the socket files of a worker that has ended or ends: that at path, and before it the one
 // beside it with TD_IPC_WEIGHTS_SUFFIX, so that a second is never left without the first.
-void td_ipc_unlink(const char *path);
+// With ours only if what is at path is that; NULL: whatever is there.
+struct td_ipc_place { // of a socket file; all 0: there is none
+    uint64_t device, inode;
+};
+void td_ipc_unlink(const char *path, const struct td_ipc_place *ours);
+// What is at path now: two workers that were started for one place replace each other's sockets.
+struct td_ipc_place td_ipc_place(const char *path);
+bool td_ipc_is_at(const char *path, struct td_ipc_place place);
 // The next waiting connection; TD_ETIMEOUT: none waits.
 enum td_rc td_ipc_accept(int listener, struct td_ipc_conn **out, struct td_err *err) TD_MUST_CHECK;
 // Never waits. TD_ENOENT, TD_ECLOSED: nobody listens there; TD_ETIMEOUT: somebody does, but does

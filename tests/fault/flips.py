@@ -87,7 +87,7 @@ class Bench:
                 raise AssertionError("no run was killed at %s" % place)
         self.copies += 1
         folder = os.path.join(self.where, "copy-%d" % self.copies)
-        shutil.copytree(self.made[place].folder, folder, ignore=shutil.ignore_patterns("*.sock"))
+        shutil.copytree(self.made[place].folder, folder, ignore=shutil.ignore_patterns("*.sock", "*.sock.weights"))
         return runs.Run(self.tools, folder, spec, make=False)
 
     def goes_on(self, run):

@@ -167,7 +167,7 @@ static void control(const struct daemon *d, const char *name) {
     while (sigwait(&term, &signum) != 0 || is_told(d, "stubborn")) {
     }
     kill(worker, SIGKILL);
-    td_ipc_unlink(path);
+    td_ipc_unlink(path, NULL);
     unlink(member);
 }
 

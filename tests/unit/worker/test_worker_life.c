@@ -219,6 +219,29 @@ static void test_worker_grace_time(void **state) {
     client_end(&c);
 }
 
+// Two were started for one place: the first cannot be found any more and ends, without taking the
+// sockets of the second away.
+static void test_worker_replaced(void **state) {
+    (void)state;
+    struct client first, second;
+    client_start(&first, &job, 60);
+    client_disconnect(&first);
+    client_start(&second, &job, 60);
+    client_disconnect(&second); // perhaps it came before the second listened
+    int found = -1;
+    int64_t until = td_clock_ms() + CLIENT_WAIT_MS;
+    while (waitpid(first.pid, &found, WNOHANG) == 0) {
+        assert_true(td_clock_ms() < until);
+        (void)poll(NULL, 0, 5);
+    }
+    first.pid = 0;
+    assert_int_equal(found, 0);
+    client_connect(&second);
+    client_attach(&second);
+    client_end(&first);
+    client_end(&second);
+}
+
 static void test_worker_never_attached(void **state) {
     (void)state;
     struct client c;
@@ -367,6 +390,7 @@ int main(void) {
         cmocka_unit_test(test_worker_refused_attach),
         cmocka_unit_test(test_worker_silent_connection),
         cmocka_unit_test(test_worker_grace_time),
+        cmocka_unit_test(test_worker_replaced),
         cmocka_unit_test(test_worker_never_attached),
         cmocka_unit_test(test_worker_sigterm),
         cmocka_unit_test(test_worker_garbage),
