@@ -1,6 +1,9 @@
 """Kills and stops daemons and workers of a cluster at random moments, starts again what was killed,
 and compares every digest with `tandem run`. cluster_kills.py BIN --kind sft|grpo"""
 import argparse
+import concurrent.futures
+import contextlib
+import copy
 import os
 import random
 import signal
@@ -11,6 +14,7 @@ import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import cluster  # noqa: E402
+import jobs  # noqa: E402
 import runs  # noqa: E402
 import sandbox  # noqa: E402
 
@@ -20,7 +24,11 @@ STOP_S = 1 + max(cluster.TIMERS["takeover_ms"], cluster.TIMERS["member_timeout_m
 FAULTS = {}
 
 
-SHAPES = {"lose-train": {"train": 2}}  # of clusters
+# Of clusters. The journal of some is trimmed on the way.
+SHAPES = {"lose-train": {"train": 2}, "two-jobs": {"train": 2},
+          "mixed": {"timers": dict(cluster.TIMERS, state_every=30)}}
+AT_ONCE = {"two-jobs": 2}
+CANCEL_S = 30  # worker_grace_s, after which what nobody serves has ended, and more
 
 
 class Missed(Exception):
@@ -154,49 +162,108 @@ def stop_train(c, pick):
 
 @fault
 def mixed(c, pick):
-    FAULTS[pick.choice(sorted(set(FAULTS) - {"mixed", "lose-rollout", "lose-train"}))](c, pick)
+    FAULTS[pick.choice(sorted(set(FAULTS) - set(COMBINED)))](c, pick)
+
+
+@fault
+def two_jobs(c, pick):
+    """Of each other's faults they are free."""
+    mixed(c, pick)
+
+
+@fault
+def cancelled(c, pick):
+    mixed(c, pick)
+
+
+COMBINED = ("mixed", "two-jobs", "cancelled", "lose-rollout", "lose-train")
 
 
 WITHOUT_ROLLOUTS = ("kill-train", "kill-train-worker", "kill-leader", "kill-coordinators",
                     "power-cut", "kill-some", "lose-train", "stop-leader", "stop-train")
 
 
-def attempt(c, job, hurt, seconds, pick):
-    """The job once, hurt up to HURTS_MAX times. Returns how often it was."""
+def moment(job, step, pick):
+    """A little after that step; step 0 begins with the submission. False: the job has ended."""
+    def there():
+        if not step:
+            return True
+        found = job.submitted() and job.cluster.ask("/api/v1/jobs/%d" % job.id)
+        return found and (found["step"] >= step or found["state"] in cluster.ENDED)
+    sandbox.wait_for(there, 60, "step %d" % step)
+    time.sleep(pick.uniform(0, 0.1 if step else 1))
+    return not job.submitted() or job.state() not in cluster.ENDED
+
+
+def hurt_now_and_then(c, ran, hurt, pick):
+    """Up to HURTS_MAX times while the jobs run. Returns how often."""
     done, c.lost = 0, []
-    job.begin_submit()
-    for _ in range(pick.choice((1, 1, 2, HURTS_MAX))):
-        time.sleep(pick.uniform(0, seconds))
-        if job.submitted() and job.state() in cluster.ENDED:
-            break
-        try:
-            hurt(c, pick)
-            done += 1
-        except Missed:
-            pass
-    sandbox.wait_for(job.submitted, 60, "an answer to submit")
-    assert job.wait_end() == "succeeded", c.ask("/api/v1/jobs/%d" % job.id)
-    for d in c.lost:
-        d.start()
+    for step in sorted(pick.choices(range(jobs.STEPS), k=pick.choice((1, 1, 1, 2, HURTS_MAX)))):
+        with contextlib.suppress(Missed):
+            if moment(pick.choice(ran), step, pick):
+                hurt(c, pick)
+                done += 1
     return done
 
 
-def one_case(c, spec, hurt, expected, seconds, seed):
+def check_well(c):
+    """No daemon ended by itself, and nothing is left of any job."""
+    gone = [d.name for d in c.daemons.values() if not d.alive()]
+    assert not gone, "ended by themselves: %s" % gone
+    c.check_clear(CANCEL_S)
+    c.check_quiet()
+
+
+def equal_jobs(c, name, spec, expected, pick):
+    """Jobs that end with the bits of `tandem run`. How often they were hurt."""
+    ran = [c.job(spec) for _ in range(AT_ONCE.get(name, 1))]
+    for job in ran:
+        job.begin_submit()
+    done = hurt_now_and_then(c, ran, FAULTS[name], pick)
+    for job in ran:
+        sandbox.wait_for(job.submitted, 60, "an answer to submit")
+        assert job.wait_end() == "succeeded", c.ask("/api/v1/jobs/%d" % job.id)
+        found = job.result()
+        kept = len(found["commits"])  # all, but where the journal is trimmed
+        assert kept or name == "mixed", "the journal has no COMMIT of job %d" % job.id
+        trimmed = expected["commits"][len(expected["commits"]) - kept:]
+        runs.check_equal(dict(expected, commits=trimmed), found)
+        job.remove()
+    for d in c.lost:
+        d.start()
+    check_well(c)
+    return done
+
+
+def cancelled_job(c, spec, pick):
+    """A job that would go on for long, cancelled amid faults."""
+    spec = copy.deepcopy(spec)
+    spec["trainer"].update(total_training_steps=None, total_epochs=10000)
+    job = c.job(spec)
+    job.begin_submit()
+    done = hurt_now_and_then(c, [job], FAULTS["cancelled"], pick)
+    sandbox.wait_for(job.submitted, 60, "an answer to submit")
+    cancel = job.begin("cancel", job.id)
+    time.sleep(pick.uniform(0, 0.2))
+    with contextlib.suppress(Missed):
+        mixed(c, pick)
+    sandbox.wait_for(lambda: sandbox.exit_code(cancel) is not None, 60, "an answer to cancel")
+    assert (sandbox.exit_code(cancel), job.state()) == (0, "cancelled"), job.said("cancel")
+    check_well(c)
+    job.remove()
+    return done + 1
+
+
+def one_case(c, name, spec, expected, seed):
     """Until a fault has met a job."""
     pick, done = random.Random(seed), 0
     while not done:
-        job = c.job(spec)
-        done = attempt(c, job, hurt, seconds, pick)
-        runs.check_equal(expected, job.result())
-        gone = [d.name for d in c.daemons.values() if not d.alive()]
-        assert not gone, "ended by themselves: %s" % gone
-        c.check_clear()
-        c.check_quiet()
-        job.remove()
+        done = cancelled_job(c, spec, pick) if name == "cancelled" else \
+            equal_jobs(c, name, spec, expected, pick)
     return done
 
 
-def one_kind(args, where, name, spec, expected, seconds):
+def one_kind(args, where, name, spec, expected):
     """So many jobs on one cluster. Returns the number that failed."""
     tools, met, failed, begun = runs.Tools(args.bin), 0, 0, time.monotonic()
     c = None
@@ -205,7 +272,7 @@ def one_kind(args, where, name, spec, expected, seconds):
             if not c:
                 c = cluster.Cluster(tools, os.path.join(where, "%s-%d" % (name, i)),
                                     **SHAPES.get(name, {})).up()
-            met += one_case(c, spec, FAULTS[name], expected, seconds, args.seed + i)
+            met += one_case(c, name, spec, expected, args.seed + i)
         except Exception:
             if c:
                 print(c.said_all())
@@ -221,15 +288,13 @@ def one_kind(args, where, name, spec, expected, seconds):
 
 
 def in_lanes(args, names):
-    """Most of the time is waiting: so many copies of this program share the faults out."""
-    running = []
-    for lane in range(args.lanes):
-        mine = [word for name in names[lane::args.lanes] for word in ("--fault", name)]
-        command = [sys.executable, "-B", sys.argv[0], args.bin, "--kind", args.kind, "--lanes",
-                   "1", "--count", str(args.count), "--seed", str(args.seed)] + mine
-        if mine:
-            running.append(subprocess.Popen(command))
-    return max(process.wait() for process in running)
+    """Most of the time is waiting: so many faults at once, each by a copy of this program."""
+    def run(name):
+        return subprocess.call([sys.executable, "-B", sys.argv[0], args.bin, "--kind", args.kind,
+                                "--fault", name, "--count", str(args.count), "--seed",
+                                str(args.seed)])
+    with concurrent.futures.ThreadPoolExecutor(args.lanes) as lanes:
+        return max(lanes.map(run, names))
 
 
 def main():
@@ -249,9 +314,7 @@ def main():
     expected, seconds = cluster.undisturbed(runs.Tools(args.bin), os.path.join(where, "clean"),
                                             spec)
     print("%s: %.2f s undisturbed; --seed %d" % (args.kind, seconds, args.seed), flush=True)
-    # A cluster takes longer than one process to come to the first step.
-    return 1 if sum(one_kind(args, where, name, spec, expected, 1.5 * seconds + 0.5)
-                    for name in names) else 0
+    return 1 if sum(one_kind(args, where, name, spec, expected) for name in names) else 0
 
 
 if __name__ == "__main__":

@@ -125,22 +125,28 @@ class Job(runs.Run):
         super().__init__(cluster.tools, folder, spec)
         self.cluster, self.id = cluster, None
 
-    def begin_submit(self, *arguments):
-        """The answer is waited for elsewhere."""
-        command = [self.cluster.tools.tandem, "submit", "-f", "job.yaml", "--address",
-                   self.cluster.addresses, *arguments]
-        with open(self.path("submit"), "wb") as said:
-            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL,
+    def begin(self, command, *arguments):
+        """A command in the job's folder, whose answer is waited for elsewhere: its process."""
+        argv = [self.cluster.tools.tandem, command, "--address", self.cluster.addresses,
+                *map(str, arguments)]
+        with open(self.path(command), "wb") as said:
+            process = subprocess.Popen(argv, cwd=self.folder, stdin=subprocess.DEVNULL,
                                        stdout=said, stderr=subprocess.STDOUT)
         process.returncode = 0  # reaped by sandbox.reap, not by subprocess
-        self.pid = process.pid
+        return process.pid
+
+    def said(self, command):
+        with open(self.path(command)) as f:
+            return f.read()
+
+    def begin_submit(self, *arguments):
+        self.pid = self.begin("submit", "-f", "job.yaml", *arguments)
 
     def submitted(self):
         """Whether the answer is there."""
         code = self.exit_code()
         if code is not None and self.id is None:
-            with open(self.path("submit")) as f:
-                said = f.read()
+            said = self.said("submit")
             assert code == 0, "submit: exit status %d: %s" % (code, said)
             self.id = int(re.search(r"^job (\d+) submitted$", said, re.M).group(1))
         return self.id is not None
