@@ -204,6 +204,7 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
     }
     struct td_trainc_config machine = {.member = config->member,
                                        .incarnation = config->incarnation,
+                                       .job = config->job,
                                        .workers = config->workers,
                                        .build = td_build_id(),
                                        .device = "cpu",

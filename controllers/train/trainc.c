@@ -140,12 +140,14 @@ static const struct td_gang_state *gang_here(const struct td_trainc *x,
     return here ? g : NULL;
 }
 
-// The first job that is not ended, whose gang is led from here and whose spec is understood.
+// The first job that is not ended, whose gang is led from here and whose spec is understood. Two
+// jobs may have the same.
 static const struct td_job_state *find_job(const struct td_trainc *x, struct td_train_plan *plan) {
     const struct td_journal_state *s = &x->follow.state;
     for (size_t i = 0; i < s->job_count; i++) {
         const struct td_job_state *j = s->jobs[i];
-        if (j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE && gang_here(x, j) &&
+        bool served = !x->config.job || x->config.job == j->job->job;
+        if (served && j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE && gang_here(x, j) &&
             x->config.plan_of(x->config.user, j->job->spec.data, j->job->spec.len, plan)) {
             return j;
         }

@@ -35,10 +35,11 @@ struct td_train_plan {
 };
 
 struct td_trainc_config {
-    uint64_t member;            // of this controller, never 0
-    uint64_t incarnation;       // random per process start, never 0: checkpoint ids and folders
-    uint32_t workers;           // seats; rank r of the gang sits on worker r
-    const char *build, *device; // copied
+    uint64_t member;      // of this controller, never 0
+    uint64_t incarnation; // random per process start, never 0: checkpoint ids and folders
+    uint64_t job;     // the one that this member serves, whose folders it has; 0: any that it knows
+    uint32_t workers; // seats; rank r of the gang sits on worker r
+    const char *build, *device;              // copied
     const Tandem__Journal__DataIndex *index; // what this member's files are; copied; NULL: unknown
     uint64_t expect_journal_id;              // STOP when the log has another; 0: any
     int64_t report_ms;                       // a REPORT at least so often

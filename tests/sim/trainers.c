@@ -138,6 +138,7 @@ void trainer_start(struct sim *s, int proc) {
     struct td_trainc_config config = {
         .member = (uint64_t)proc + 1,
         .incarnation = s->p.assign ? m->incarnation : td_rng_next(&s->rng) | 1,
+        .job = s->p.assign ? m->job : 0,
         .workers = NW,
         .build = "build",
         .device = "cpu",

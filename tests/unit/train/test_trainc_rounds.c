@@ -237,6 +237,24 @@ static void test_trainc_other_members_gang(void **state) {
     world_free(w);
 }
 
+// Two jobs of the same settings, and this member has the folders of the other one.
+static void test_trainc_gang_of_another_job(void **state) {
+    (void)state;
+    struct world *w = world_new(1);
+    world_crash(w);
+    w->serves = WORLD_JOB + 1;
+    world_start(w);
+    world_gang(w, WORLD_MEMBER);
+    world_run(w);
+    assert_null(w->report->train);
+    world_crash(w);
+    w->serves = WORLD_JOB;
+    world_start(w);
+    world_run(w);
+    assert_non_null(w->report->train);
+    world_free(w);
+}
+
 static void test_trainc_reports_when_idle(void **state) {
     (void)state;
     struct world *w = world_new(1);
@@ -296,6 +314,7 @@ int main(void) {
         cmocka_unit_test(test_trainc_lines_one_per_step),
         cmocka_unit_test(test_trainc_orders_are_fenced),
         cmocka_unit_test(test_trainc_other_members_gang),
+        cmocka_unit_test(test_trainc_gang_of_another_job),
         cmocka_unit_test(test_trainc_reports_when_idle),
         cmocka_unit_test(test_trainc_reports_where_weights_are),
     };

@@ -629,6 +629,7 @@ void world_start(struct world *w) {
     const struct td_trainc_config c = {.member = WORLD_MEMBER,
                                        .incarnation = ++w->incarnation,
                                        .workers = w->workers,
+                                       .job = w->serves,
                                        .build = "build",
                                        .device = "cpu",
                                        .report_ms = 500,

@@ -64,6 +64,7 @@ struct world {
     size_t journal_count, journal_read;
     // workers
     uint32_t workers;
+    uint64_t serves; // td_trainc_config.job
     struct world_worker worker[4];
     bool attached[4];
     // rollout log
