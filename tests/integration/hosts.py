@@ -62,6 +62,8 @@ def ip(lines, host=None):
 
 def make_hosts():
     """OSError: they cannot be made here."""
+    if not sandbox.isolated():
+        raise OSError("no namespaces of its own")
     run_or_fail(["mount", "-t", "tmpfs", "tmpfs", "/run"])  # ours: ip keeps its namespaces there
     for i, network in enumerate(NETWORKS):
         ip(["link add br-%s type bridge" % network, "link set br-%s up" % network,
