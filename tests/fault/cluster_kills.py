@@ -248,7 +248,8 @@ def cancelled_job(c, spec, pick):
     with contextlib.suppress(Missed):
         mixed(c, pick)
     sandbox.wait_for(lambda: sandbox.exit_code(cancel) is not None, 60, "an answer to cancel")
-    assert (sandbox.exit_code(cancel), job.state()) == (0, "cancelled"), job.said("cancel")
+    assert sandbox.exit_code(cancel) == 0, job.said("cancel")
+    assert job.wait_end() == "cancelled", job.said("cancel")
     check_well(c)
     job.remove()
     return done + 1

@@ -189,9 +189,9 @@ class Job(runs.Run):
         def ended():
             if watch:
                 watch()
-            return self.state() in ENDED
-        sandbox.wait_for(ended, seconds, "the end of job %d" % self.id)
-        return self.state()
+            state = self.state()
+            return state if state in ENDED else None
+        return sandbox.wait_for(ended, seconds, "the end of job %d" % self.id)
 
 
 class Cluster:
