@@ -38,7 +38,8 @@ measure() { # CONTROLLERS
 {dir: $dir/run, listen: "127.0.0.1:0", shared_dir: $dir/shared, log: {folder: $dir/log},
  timers: {takeover_ms: 1500, beat_ms: 500}}
 YAML
-  "$bin/tandem-coordinator" -f "$dir/coordinator.yaml" >"$dir/said" 2>&1 &
+  : >"$dir/said"
+  "$bin/tandem-coordinator" -f "$dir/coordinator.yaml" >>"$dir/said" 2>&1 &
   pid=$!
   for ((i = 0; i < 100; i++)); do
     address=$(sed -n 's/.*coordinator is up.* address=\([^ ]*\).*/\1/p' "$dir/said")
