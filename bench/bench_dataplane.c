@@ -3,12 +3,14 @@
 // as in the products. Prints a line of JSON a size:
 //   flood  appends as fast as they are taken, 16 outstanding: records and MB a second as they reach
 //          the reader, and how late (a queue is part of it)
-//   paced  one outstanding: the next append when the one before is acknowledged
+//   paced  one outstanding: the next append when the one before is acknowledged; begins when the
+//          reader has caught up
 // Latency is the time from before the encoding until the reader has decoded the record, in ms.
 //
 //   bench_dataplane file FOLDER | kafka HOST:PORT [seconds=4] [partitions=4] [fsync=1]
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,7 @@
 #include "lib/base/rng.h"
 #include "lib/io/logs.h"
 
-enum { SAMPLES = 8, PROMPT = 16, WINDOW = 16, BYTES_OF_TOKEN = 9 };
+enum { SAMPLES = 8, PROMPT = 16, WINDOW = 16, BYTES_OF_TOKEN = 9, CATCH_UP_MS = 5 };
 enum { SECONDS, PARTITIONS, FSYNC, SETTINGS };
 enum phase { FLOOD, PACED, PHASES, END = PHASES };
 static const char *const phase_names[] = {"flood", "paced"};
@@ -35,7 +37,8 @@ struct bench {
     struct td_logs logs;
     char name[32];
     uint64_t id;
-    size_t bytes; // of a record, about
+    size_t bytes;                // of a record, about
+    _Atomic uint64_t seen_count; // by the reader; the writer waits for it between phases
 };
 
 static void fail(const char *what) {
@@ -131,7 +134,7 @@ struct heard {
 
 struct reader {
     struct td_loop *loop;
-    const struct bench *bench;
+    struct bench *bench;
     struct heard heard[PHASES];
     size_t ended; // partitions
 };
@@ -158,6 +161,7 @@ static void on_record(void *user, const struct td_log_record *r) {
         h->first_ns = h->first_ns && h->first_ns < sent ? h->first_ns : sent;
         h->bytes += r->n;
     }
+    atomic_fetch_add(&x->bench->seen_count, 1);
     td_rollout_record_free(record);
 }
 
@@ -213,7 +217,7 @@ static void close_log(struct td_loop *loop, struct td_log *log) {
     td_loop_free(loop);
 }
 
-static void read_all(const struct bench *b) {
+static void read_all(struct bench *b) {
     static const struct td_log_reader_fns fns = {.record = on_record, .error = on_error};
     struct td_log_reader *readers[TD_LOG_PARTITIONS_MAX];
     struct reader x = {.bench = b};
@@ -233,7 +237,9 @@ static void read_all(const struct bench *b) {
 // ---- the writer ----
 
 struct writer {
+    struct bench *bench;
     struct td_loop *loop;
+    struct td_timer *wait;
     struct td_log *log;
     struct source source;
     struct td_buf record;
@@ -266,6 +272,10 @@ static void append(struct writer *w, uint32_t partition) {
 static void send_more(struct writer *w) {
     uint64_t window = w->phase == FLOOD ? WINDOW : 1;
     if (w->phase != END && td_clock_ns() >= w->until_ns && w->sent == w->answered) {
+        if (atomic_load(&w->bench->seen_count) < w->sent) {
+            td_timer_start(w->wait, CATCH_UP_MS);
+            return;
+        }
         w->phase++;
         w->until_ns = td_clock_ns() + w->phase_ns;
         for (uint32_t p = 0; w->phase == END && p < w->partitions; p++) {
@@ -280,6 +290,10 @@ static void send_more(struct writer *w) {
     }
 }
 
+static void on_wait(void *user) {
+    send_more(user);
+}
+
 static void on_appended(void *user, const struct td_log_result *result) {
     struct writer *w = user;
     if (result->outcome != TD_LOG_APPENDED) {
@@ -289,15 +303,18 @@ static void on_appended(void *user, const struct td_log_result *result) {
     send_more(w);
 }
 
-static void write_all(const struct bench *b) {
+static void write_all(struct bench *b) {
     struct writer *w = td_alloc(sizeof *w);
+    w->bench = b;
     w->log = open_log(b, &w->loop);
+    w->wait = td_timer_new(w->loop, on_wait, w);
     w->partitions = td_log_partitions(w->log);
     source_init(&w->source, b);
     w->phase_ns = 1000000000 * (int64_t)b->set[SECONDS].value;
     w->until_ns = td_clock_ns() + w->phase_ns;
     send_more(w);
     td_loop_run(w->loop);
+    td_timer_close(w->wait);
     close_log(w->loop, w->log);
     td_buf_fini(&w->record);
     td_free((void *)(uintptr_t)w->source.record.tok);
@@ -315,6 +332,7 @@ static void *read_thread(void *user) {
 static void measure(struct bench *b) {
     struct td_err err;
     pthread_t reader;
+    b->seen_count = 0;
     b->id = (td_mix64((uint64_t)td_clock_ns()) ^ b->bytes) | 1;
     snprintf(b->name, sizeof b->name, "rollout-%016" PRIx64, b->id);
     if (td_logs_create(&b->logs, b->name, b->id, (uint32_t)b->set[PARTITIONS].value, &err) !=

@@ -80,7 +80,8 @@ uint32_t td_log_partitions(const struct td_log *log);
 enum td_rc td_log_append(struct td_log *log, const struct td_log_append *append,
                          struct td_err *err) TD_MUST_CHECK;
 // Reads from offset `from` (or TD_LOG_FROM_START: no gap is told) and goes on for ever: every
-// record below the durable end, in order, once. At most a few MiB are read ahead.
+// record below the durable end, in order, once. A few MiB are read ahead; kafka: at most 16 and a
+// record.
 struct td_log_reader *td_log_read(struct td_log *log, uint32_t partition, int64_t from,
                                   const struct td_log_reader_fns *fns, void *user);
 // While paused no callback is made. May be called within callbacks.

@@ -223,7 +223,9 @@ static enum td_rc set_defaults(rd_kafka_conf_t *conf, enum td_kafka_role role, i
     };
     static const char *const reading[][2] = {
         {"fetch.error.backoff.ms", "50"},
-        {"queued.max.messages.kbytes", "1024"}, // for each partition
+        // For each partition. When it is full the library rests for a second, so there is room for
+        // several of the largest usual records.
+        {"queued.max.messages.kbytes", "16384"},
     };
     enum td_rc rc = TD_OK;
     for (size_t i = 0; rc == TD_OK && i < sizeof common / sizeof *common; i++) {
