@@ -295,6 +295,10 @@ void td_run_dir_tidy(const struct td_run_dir *d, const struct td_job_state *job)
         closedir(dir);
     }
     td_free(folder);
+    struct td_err err;
+    if (remove_one(d->path, "validation", &err) != TD_OK) {
+        td_trace_warn("folder not deleted", "cause=\"%s\"", err.msg);
+    }
 }
 
 struct closing {

@@ -31,8 +31,8 @@ struct td_run_dir_opts {
 enum td_rc td_run_dir_open(struct td_loop *loop, const struct td_run_dir_opts *opts,
                            struct td_run_dir *out, struct td_err *err) TD_MUST_CHECK;
 // Of a job that has ended: ends workers that outlived a killed run, and removes the checkpoint
-// folders that the journal does not keep: half written, or pushed out, when a controller was
-// killed.
+// folders that the journal does not keep (half written, or pushed out, when a controller was
+// killed) and the answers of validations that were begun again after their step was closed.
 void td_run_dir_tidy(const struct td_run_dir *d, const struct td_job_state *job);
 // Closes the logs (runs the loop until they are) and gives the lock back.
 void td_run_dir_close(struct td_loop *loop, struct td_run_dir *d);

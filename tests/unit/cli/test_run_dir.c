@@ -112,6 +112,7 @@ static void test_run_dir_is_locked(void **state) {
 static const char *const own[] = {"run/checkpoints/step-2-g1-00ab/manifest.json",
                                   "run/metrics.jsonl",
                                   "run/metrics.staged.json",
+                                  "run/validation/2/00000000000000ab",
                                   "run/workers/old.sock",
                                   "save/global_step_2/manifest.json",
                                   "save/global_step_10/state.json",
@@ -286,7 +287,8 @@ static void test_run_dir_stopped(void **state) {
     fini(&f);
 }
 
-// Folders of checkpoints that the journal does not keep go; nothing else does.
+// Folders of checkpoints that the journal does not keep go, and answers nobody puts together any
+// more; nothing else does.
 static void test_run_dir_tidy(void **state) {
     (void)state;
     struct fixture f;
@@ -295,6 +297,7 @@ static void test_run_dir_tidy(void **state) {
     put(&f, "run/checkpoints/step-2-g1-0a/x");
     put(&f, "run/checkpoints/step-4-g1-0b/x");
     put(&f, "run/checkpoints/step-6-g2-0c/x");
+    put(&f, "run/validation/6/00000000000000ab");
     put(&f, "save/global_step_4/x");
     Tandem__Journal__Checkpoint kept[2] = {TANDEM__JOURNAL__CHECKPOINT__INIT,
                                            TANDEM__JOURNAL__CHECKPOINT__INIT};
@@ -303,6 +306,7 @@ static void test_run_dir_tidy(void **state) {
     struct td_job_state job = {.kept = {&kept[0], &kept[1]}, .kept_count = 2};
     td_run_dir_tidy(&f.d, &job);
     assert_false(is_there(&f, "run/checkpoints/step-2-g1-0a"));
+    assert_false(is_there(&f, "run/validation"));
     assert_true(is_there(&f, "run/checkpoints/step-4-g1-0b/x"));
     assert_true(is_there(&f, "run/checkpoints/step-6-g2-0c/x"));
     assert_true(is_there(&f, "save/global_step_4/x"));

@@ -147,6 +147,7 @@ static void begin(struct world *world, int coordinators) {
     assert_int_equal(
         td_rpc_channel_new(world->rpc, world->coordinators[0].address, NULL, &world->channel, NULL),
         TD_OK);
+    settle(world); // from here on calls go out in the order of their making
 }
 
 static void end(struct world *world) {
@@ -353,6 +354,7 @@ static void test_link_grpc_close_lets_the_server_stop(void **state) {
     struct call report, wait;
     sync(&world, &wait, 7, "", LONG);
     sync(&world, &report, 7, "a", LONG);
+    settle(&world);
     wait_until(world.loop, &c->reports, 1);
     td_link_server_close(c->link);
     expect(&world, &wait, "");
