@@ -515,3 +515,22 @@ int td_client_follow(struct td_client *c, const struct td_client_follow *follow,
     }
     return status;
 }
+
+int td_client_job_command(int argc, char **argv, td_client_job_fn *run) {
+    struct td_client_opts opts = {.command = argv[0], .timeout_ms = TD_CLIENT_TIMEOUT_MS};
+    const struct td_cli_option options[] = {TD_CLIENT_OPTIONS(opts), {0}};
+    struct td_client *client = NULL;
+    uint64_t id = 0;
+    int status = td_cli_options(&argc, argv, options);
+    if (status == TD_CLI_OK) {
+        status = td_cli_job_words(argc, argv, &id);
+    }
+    if (status == TD_CLI_OK) {
+        status = td_client_new(&opts, &client);
+    }
+    if (status == TD_CLI_OK) {
+        status = run(client, id, opts.output);
+    }
+    td_client_free(client);
+    return status;
+}

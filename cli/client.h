@@ -70,6 +70,11 @@ struct td_client_follow {
 int td_client_follow(struct td_client *c, const struct td_client_follow *follow,
                      Tandem__V1__Job **out);
 
+// A command whose words are "[job] N" and the common options: reads them, runs it with a client,
+// and returns the exit status.
+typedef int td_client_job_fn(struct td_client *c, uint64_t id, enum td_cli_output output);
+int td_client_job_command(int argc, char **argv, td_client_job_fn *run);
+
 // Lets time pass: TD_CLI_OK, or TD_CLI_INTERRUPTED.
 int td_client_pause(struct td_client *c, int64_t ms);
 // The last error, for those who are quiet; never NULL.
