@@ -13,7 +13,7 @@ struct td_coordinator *td_coordinator_new(const struct td_coordinator_config *co
     if (c->config.state_chunk_bytes == 0) {
         c->config.state_chunk_bytes = 8 << 20;
     }
-    c->silent_ms = -1;
+    c->silent_ms = c->lead_offset = -1;
     c->trimmed = -1;
     td_follower_init(&c->follow);
     return c;

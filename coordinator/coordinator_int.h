@@ -88,8 +88,9 @@ struct td_coordinator {
                          // an old one, from which nothing is done (rule A2)
 
     bool appending; // an APPEND is not answered yet
-    int64_t append_ms;
     bool end_for_lead;   // the end that is being fetched is the one that permits a LEAD
+    bool leading;        // the append under way is a LEAD
+    int64_t lead_offset; // of the last LEAD of this process; −1: none, or one was heard of since
     int64_t quiet_ms;    // the last time the leader was heard of in the journal
     int64_t end_ms;      // the last time that the log's end became known
     int64_t ready_ms;    // the same of the last end that was reached: what is known is as old
@@ -131,6 +132,8 @@ void td_co_appended(struct td_coordinator *c, const struct td_coordinator_event 
 void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *event);
 void td_co_end(struct td_coordinator *c, int64_t end);
 // INIT, LEAD, STATE, BEAT: whatever is due. Before and after the jobs had their turn.
+// How long a leader may be unheard of before this process tries to lead.
+int64_t td_co_patience_ms(const struct td_coordinator *c);
 void td_co_lead_first(struct td_coordinator *c);
 void td_co_lead_last(struct td_coordinator *c);
 bool td_co_cut_off(const struct td_coordinator *c);

@@ -32,7 +32,7 @@ static void append(struct td_coordinator *c, td_record *record) {
     e->bytes = bytes.data;
     e->n = bytes.len;
     c->appending = true;
-    c->append_ms = c->out_ms = c->now_ms;
+    c->out_ms = c->now_ms;
     if (TD_PLANTED(ACT_ON_ACK)) {
         td_buf_clear(&c->sent);
         td_buf_put(&c->sent, bytes.data, bytes.len);
@@ -50,6 +50,10 @@ bool td_co_propose(struct td_coordinator *c, td_record *record) {
 // What became of an append is read from the log, whatever the reply says.
 void td_co_appended(struct td_coordinator *c, const struct td_coordinator_event *event) {
     c->appending = false;
+    if (c->leading && event->ok) {
+        c->lead_offset = event->pos.offset;
+    }
+    c->leading = false;
     if (TD_PLANTED(ACT_ON_ACK) && event->ok) {
         struct td_pos pos = {event->pos.offset, c->sent_pos.crc};
         td_record *record;
@@ -89,6 +93,7 @@ void td_co_record(struct td_coordinator *c, const struct td_coordinator_event *e
     }
     check_journal_id(c);
     c->quiet_ms = c->now_ms;
+    c->lead_offset = event->pos.offset > c->lead_offset ? -1 : c->lead_offset;
     c->dirty = c->due_all = true;
     if (td_co_leads(c) && s->term > c->led_term) { // not when its old terms are read again
         c->led_term = s->term;
@@ -119,6 +124,7 @@ static void lead(struct td_coordinator *c) {
     record.body_case = TANDEM__JOURNAL__RECORD__BODY_LEAD;
     record.lead = &body;
     append(c, &record);
+    c->leading = true;
 }
 
 static void create(struct td_coordinator *c) {
@@ -138,7 +144,6 @@ static void create(struct td_coordinator *c) {
     e->bytes = bytes.data;
     e->n = bytes.len;
     c->appending = true;
-    c->append_ms = c->now_ms;
 }
 
 void td_co_end(struct td_coordinator *c, int64_t end) {
@@ -152,6 +157,15 @@ void td_co_end(struct td_coordinator *c, int64_t end) {
     }
 }
 
+// A leader that dies within an append may leave a record that nobody sees before the next append:
+// the LEAD of another, which then comes to nothing. A leader that lives would be heard of again
+// within a beat, so no whole take-over time has to pass once more.
+int64_t td_co_patience_ms(const struct td_coordinator *c) {
+    bool lost = c->lead_offset >= 0 && c->follow.next > c->lead_offset;
+    int64_t beats = 2 * c->config.beat_ms;
+    return lost && beats < c->config.takeover_ms ? beats : c->config.takeover_ms;
+}
+
 static void consider_leading(struct td_coordinator *c) {
     if (c->appending) {
         return;
@@ -160,7 +174,7 @@ static void consider_leading(struct td_coordinator *c) {
         lead(c);
         return;
     }
-    if (c->now_ms - c->quiet_ms < c->config.takeover_ms) {
+    if (c->now_ms - c->quiet_ms < td_co_patience_ms(c)) {
         c->end_for_lead = false;
         return;
     }
@@ -170,7 +184,7 @@ static void consider_leading(struct td_coordinator *c) {
         return;
     }
     c->end_for_lead = false;
-    c->quiet_ms = c->now_ms; // one try per take-over time
+    c->quiet_ms = c->now_ms; // one try each time
     lead(c);
 }
 

@@ -129,7 +129,7 @@ int64_t td_coordinator_wake_ms(const struct td_coordinator *c) {
         return wake;
     }
     if (!td_co_leads(c)) {
-        earlier(&wake, c->quiet_ms + c->config.takeover_ms);
+        earlier(&wake, c->quiet_ms + td_co_patience_ms(c));
         return wake > c->now_ms ? wake : c->now_ms + c->config.beat_ms;
     }
     earlier(&wake, c->out_ms + c->config.beat_ms);

@@ -53,14 +53,19 @@ static void append(struct bench *b, const uint8_t *bytes, size_t n) {
     memcpy(b->log[i].bytes, bytes, n);
     b->log[i].n = n;
     b->log[i].pos = (struct td_pos){(int64_t)i, td_crc32c(0, bytes, n)};
+    b->hidden = false;
     td_record *r;
     td_assert(td_record_decode(bytes, n, &r, NULL) == TD_OK);
     td_journal_apply(&b->truth, r, b->log[i].pos, NULL);
     tandem__journal__record__free_unpacked(r, NULL);
 }
 
+static size_t visible(const struct bench *b) {
+    return b->log_count - b->hidden;
+}
+
 static void read_on(struct bench *b, int i) {
-    while (b->c[i] && !b->cut[i] && b->read[i] < b->log_count) {
+    while (b->c[i] && !b->cut[i] && b->read[i] < visible(b)) {
         size_t at = b->read[i]++;
         struct td_coordinator_event e = {.kind = TD_CO_JOURNAL_RECORD,
                                          .pos = b->log[at].pos,
@@ -76,12 +81,12 @@ static void take(struct bench *b, int i, struct td_coordinator_effect *x) {
     case TD_CO_APPEND:
         if (!b->cut[i]) {
             append(b, x->bytes, x->n);
+            e.pos = b->log[b->log_count - 1].pos;
             bench_event(b, i, &e);
         }
         break;
     case TD_CO_FETCH_END:
-        e = (struct td_coordinator_event){.kind = TD_CO_JOURNAL_END,
-                                          .offset = (int64_t)b->log_count};
+        e = (struct td_coordinator_event){.kind = TD_CO_JOURNAL_END, .offset = (int64_t)visible(b)};
         if (!b->cut[i]) {
             bench_event(b, i, &e);
         }

@@ -16,6 +16,7 @@ struct bench {
         struct td_pos pos;
     } log[256];
     size_t log_count;
+    bool hidden; // the last record is not to be seen before the next append
     struct td_journal_state truth;
     struct td_coordinator *c[COORDINATORS];
     bool cut[COORDINATORS]; // from the log: appends and fetches are not answered

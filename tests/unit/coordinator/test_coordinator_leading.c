@@ -72,6 +72,53 @@ static void test_leading_cut_off_from_the_log_is_replaced_and_gives_no_orders(vo
     bench_fini(&b);
 }
 
+// Dead from now on; what it appended last is there, but is not seen.
+static void die_within_an_append(struct bench *b) {
+    b->cut[1] = true;
+    size_t count = b->log_count;
+    while (b->log_count == count) {
+        bench_pass(b, 50);
+    }
+    b->cut[0] = true;
+    b->cut[1] = false;
+    b->hidden = true;
+}
+
+static void test_leading_is_tried_again_soon_behind_an_unseen_record(void **unused) {
+    (void)unused;
+    struct bench b;
+    two(&b);
+    pass_with_reports(&b, 0, 1000);
+    die_within_an_append(&b);
+    size_t count = b.log_count;
+    bench_pass(&b, 1000);
+    assert_int_equal(b.log_count, count + 1); // a LEAD that came to nothing
+    assert_int_equal(b.truth.term, 1);
+    bench_pass(&b, 500);
+    assert_int_equal(b.truth.term, 2);
+    assert_true(td_coordinator_leads(b.c[1]));
+    bench_fini(&b);
+}
+
+static void test_leading_is_not_tried_again_soon_when_the_leader_goes_on(void **unused) {
+    (void)unused;
+    struct bench b;
+    two(&b);
+    pass_with_reports(&b, 0, 1000);
+    die_within_an_append(&b);
+    size_t count = b.log_count;
+    while (b.log_count == count) {
+        bench_pass(&b, 50);
+    }
+    b.cut[0] = false;
+    struct td_coordinator_event lost = {.kind = TD_CO_APPENDED};
+    bench_event(&b, 0, &lost); // what it appended in the meantime
+    pass_with_reports(&b, 0, 3000);
+    assert_int_equal(b.truth.term, 1);
+    assert_true(b.log_count > count + 10); // beats
+    bench_fini(&b);
+}
+
 static void test_leading_without_members_falls_silent(void **unused) {
     (void)unused;
     struct bench b;
@@ -140,6 +187,8 @@ int main(void) {
         cmocka_unit_test(test_leading_waits_for_the_takeover_time),
         cmocka_unit_test(test_leading_beats_keep_the_standby_quiet),
         cmocka_unit_test(test_leading_cut_off_from_the_log_is_replaced_and_gives_no_orders),
+        cmocka_unit_test(test_leading_is_tried_again_soon_behind_an_unseen_record),
+        cmocka_unit_test(test_leading_is_not_tried_again_soon_when_the_leader_goes_on),
         cmocka_unit_test(test_leading_without_members_falls_silent),
         cmocka_unit_test(test_leading_writes_state_and_trims),
         cmocka_unit_test(test_leading_submit_is_idempotent_and_refused_with_a_cause),
