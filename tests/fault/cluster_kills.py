@@ -1,5 +1,6 @@
 """Kills and stops daemons and workers of a cluster at random moments, starts again what was killed,
-and compares every digest with `tandem run`. cluster_kills.py BIN --kind sft|grpo"""
+and compares every digest with `tandem run`. Logs are files, or topics of a Kafka that is hurt, too.
+cluster_kills.py BIN --kind sft|grpo [--log kafka]"""
 import argparse
 import concurrent.futures
 import contextlib
@@ -15,9 +16,11 @@ import traceback
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import cluster  # noqa: E402
 import jobs  # noqa: E402
+import kafka  # noqa: E402
 import runs  # noqa: E402
 import sandbox  # noqa: E402
 
+SKIPPED = 77
 HURTS_MAX = 3  # in one job
 BACK_S = (0, 0.3, 2.5)  # when what was killed is started again; the last: after it is given up
 STOP_S = 1 + max(cluster.TIMERS["takeover_ms"], cluster.TIMERS["member_timeout_ms"]) / 1000
@@ -40,15 +43,15 @@ def fault(function):
     return function
 
 
-def kill(daemons, pick, workers=()):
-    """At once; daemons are started again."""
-    for pid in [d.pid for d in daemons] + list(workers):
+def kill(servers, pick, workers=()):
+    """At once; servers are started again."""
+    for pid in [s.pid for s in servers] + list(workers):
         sandbox.send(pid, signal.SIGKILL)
-    for d in daemons:
-        d.wait()
+    for s in servers:
+        s.wait()
     time.sleep(pick.choice(BACK_S))
-    for d in daemons:
-        d.start()
+    for s in servers:
+        s.start()
 
 
 def lose(c, daemon):
@@ -126,8 +129,8 @@ def power_cut(c, pick):
 @fault
 def kill_some(c, pick):
     """Any of all processes, at once."""
-    daemons, workers = sorted(c.daemons.values(), key=lambda d: d.name), sorted(c.all_workers())
-    kill(pick.sample(daemons, pick.randint(1, len(daemons))), pick,
+    servers, workers = sorted(c.servers(), key=lambda s: s.name), sorted(c.all_workers())
+    kill(pick.sample(servers, pick.randint(1, len(servers))), pick,
          pick.sample(workers, pick.randint(0, len(workers))))
 
 
@@ -161,8 +164,19 @@ def stop_train(c, pick):
 
 
 @fault
+def kill_kafka(c, pick):
+    kill([c.kafka], pick)
+
+
+@fault
+def kill_kafka_and_redis(c, pick):
+    kill([c.kafka] + c.of("redis"), pick)
+
+
+@fault
 def mixed(c, pick):
-    FAULTS[pick.choice(sorted(set(FAULTS) - set(COMBINED)))](c, pick)
+    single = set(FAULTS) - set(COMBINED) - set(() if c.kafka else OF_KAFKA)
+    FAULTS[pick.choice(sorted(single))](c, pick)
 
 
 @fault
@@ -177,10 +191,10 @@ def cancelled(c, pick):
 
 
 COMBINED = ("mixed", "two-jobs", "cancelled", "lose-rollout", "lose-train")
-
-
+OF_KAFKA = ("kill-kafka", "kill-kafka-and-redis")
 WITHOUT_ROLLOUTS = ("kill-train", "kill-train-worker", "kill-leader", "kill-coordinators",
-                    "power-cut", "kill-some", "lose-train", "stop-leader", "stop-train")
+                    "power-cut", "kill-some", "lose-train", "stop-leader", "stop-train",
+                    *OF_KAFKA)
 
 
 def moment(job, step, pick):
@@ -207,8 +221,8 @@ def hurt_now_and_then(c, ran, hurt, pick):
 
 
 def check_well(c):
-    """No daemon ended by itself, and nothing is left of any job."""
-    gone = [d.name for d in c.daemons.values() if not d.alive()]
+    """No server ended by itself, and nothing is left of any job."""
+    gone = [s.name for s in c.servers() if not s.alive()]
     assert not gone, "ended by themselves: %s" % gone
     c.check_clear(CANCEL_S)
     c.check_quiet()
@@ -264,7 +278,7 @@ def one_case(c, name, spec, expected, seed):
     return done
 
 
-def one_kind(args, where, name, spec, expected):
+def one_kind(args, where, broker, name, spec, expected):
     """So many jobs on one cluster. Returns the number that failed."""
     tools, met, failed, begun = runs.Tools(args.bin), 0, 0, time.monotonic()
     c = None
@@ -272,13 +286,14 @@ def one_kind(args, where, name, spec, expected):
         try:
             if not c:
                 c = cluster.Cluster(tools, os.path.join(where, "%s-%d" % (name, i)),
-                                    **SHAPES.get(name, {})).up()
+                                    kafka=broker, **SHAPES.get(name, {})).up()
             met += one_case(c, name, spec, expected, args.seed + i)
         except Exception:
             if c:
                 print(c.said_all())
             traceback.print_exc(file=sys.stdout)
-            print("FAILED: --fault %s --count 1 --seed %d" % (name, args.seed + i), flush=True)
+            print("FAILED: --log %s --fault %s --count 1 --seed %d" % (
+                args.log, name, args.seed + i), flush=True)
             sandbox.end_all()
             c, failed = None, failed + 1
     if c:
@@ -292,8 +307,8 @@ def in_lanes(args, names):
     """Most of the time is waiting: so many faults at once, each by a copy of this program."""
     def run(name):
         return subprocess.call([sys.executable, "-B", sys.argv[0], args.bin, "--kind", args.kind,
-                                "--fault", name, "--count", str(args.count), "--seed",
-                                str(args.seed)])
+                                "--log", args.log, "--fault", name, "--count", str(args.count),
+                                "--seed", str(args.seed)])
     with concurrent.futures.ThreadPoolExecutor(args.lanes) as lanes:
         return max(lanes.map(run, names))
 
@@ -302,12 +317,18 @@ def main():
     parse = argparse.ArgumentParser()
     parse.add_argument("bin")
     parse.add_argument("--kind", choices=("sft", "grpo"), required=True)
+    parse.add_argument("--log", choices=("file", "kafka"), default="file")
     parse.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this one")
     parse.add_argument("--count", type=int, default=int(os.environ.get("TD_FAULT_COUNT", 5)))
     parse.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parse.add_argument("--lanes", type=int, default=1)
     args = parse.parse_args()
     names = args.fault or list(FAULTS if args.kind == "grpo" else WITHOUT_ROLLOUTS)
+    if args.log == "file":
+        names = [n for n in names if n not in OF_KAFKA]
+    elif not kafka.installed():
+        print("skipped: Kafka is not installed (deploy/kafka install)")
+        return SKIPPED
     if args.lanes > 1:
         return in_lanes(args, names)
     where = sandbox.enter(network=True)
@@ -315,7 +336,9 @@ def main():
     expected, seconds = cluster.undisturbed(runs.Tools(args.bin), os.path.join(where, "clean"),
                                             spec)
     print("%s: %.2f s undisturbed; --seed %d" % (args.kind, seconds, args.seed), flush=True)
-    return 1 if sum(one_kind(args, where, name, spec, expected) for name in names) else 0
+    broker = kafka.Kafka(os.path.join(where, "kafka"), cluster.free_port_pair()) \
+        if args.log == "kafka" else None
+    return 1 if sum(one_kind(args, where, broker, name, spec, expected) for name in names) else 0
 
 
 if __name__ == "__main__":

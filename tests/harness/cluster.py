@@ -34,6 +34,14 @@ def free_port():
             return _next_port
 
 
+def free_port_pair():
+    """A free port before another one."""
+    port, second = 0, free_port()
+    while second != port + 1:
+        port, second = second, free_port()
+    return port
+
+
 def spec_for(kind, train_workers=2):
     """Of a cluster's job: as that of `tandem run` with so many train workers."""
     spec = jobs.sft_spec(train_workers) if kind == "sft" else jobs.grpo_spec(train_workers)
@@ -196,8 +204,10 @@ class Job(runs.Run):
 
 class Cluster:
     def __init__(self, tools, folder, coordinators=2, rollout=2, train=1, train_workers=2,
-                 redis=True, **settings):
+                 redis=True, kafka=None, **settings):
+        """kafka: the broker that has its logs, named after the folder; it may have others'."""
         self.tools, self.folder, self.made = tools, folder, 0
+        self.kafka, self.prefix = kafka, os.path.basename(folder)
         self.settings = settings
         self.train_workers = train_workers
         os.makedirs(folder)
@@ -220,12 +230,18 @@ class Cluster:
                 self.folder, "--save", "", "--appendonly", "no"]
         self.daemons["redis"] = Daemon("redis", self.path("redis"), argv)
 
+    def _log(self):
+        if self.kafka:
+            return {"kind": "kafka", "brokers": self.kafka.brokers, "prefix": self.prefix,
+                    "partitions": 2}
+        return {"kind": "file", "folder": self.path("records"), "partitions": 2}
+
     def _add(self, program, i, addresses):
         name = "%s-%d" % (program, i)
         http = "127.0.0.1:%d" % free_port()
         settings = {
             "dir": self.path(name), "http": http, "shared_dir": self.path("shared"),
-            "log": {"kind": "file", "folder": self.path("records"), "partitions": 2},
+            "log": self._log(),
             "redis": {"address": "unix:" + self.path("redis.sock"), "timeout_ms": 500},
             "timers": TIMERS}
         if program == "coordinator":
@@ -245,8 +261,12 @@ class Cluster:
     def of(self, program):
         return [d for d in self.daemons.values() if d.is_a(program)]
 
+    def servers(self):
+        """All that run, first what others need."""
+        return ([self.kafka] if self.kafka else []) + list(self.daemons.values())
+
     def start(self):
-        for d in self.daemons.values():
+        for d in self.servers():
             if not d.alive():
                 d.start()
         return self
@@ -260,20 +280,23 @@ class Cluster:
         return self
 
     def stop(self, seconds=15):
-        """All of them, as a user does; nothing of them is left."""
+        """All daemons, as a user does; nothing of them is left."""
         running = [d for d in self.daemons.values() if d.alive()]
         for d in running:
             sandbox.send(d.pid, signal.SIGTERM)
         for d in running:
             code = d.wait(seconds)
             assert code == 0, "%s: exit status %d" % (d.name, code)
-        sandbox.wait_for(lambda: not sandbox.descendants(), 5,
-                         "the end of %s" % sandbox.descendants())
+        kafka = self.kafka and self.kafka.pid
+
+        def left():
+            return [p for p in sandbox.descendants() if p.pid != kafka]
+        sandbox.wait_for(lambda: not left(), 5, "the end of %s" % left())
 
     def kill_all(self):
-        """All of them and their workers, at once."""
-        while any(d.alive() for d in self.daemons.values()) or self.all_workers():
-            for pid in [d.pid for d in self.daemons.values() if d.alive()] + self.all_workers():
+        """All servers and workers, at once."""
+        while any(d.alive() for d in self.servers()) or self.all_workers():
+            for pid in [d.pid for d in self.servers() if d.alive()] + self.all_workers():
                 sandbox.send(pid, signal.SIGKILL)
 
     def said_all(self):
@@ -304,7 +327,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def no_append(self):
-        """While this is held nobody is inside an append to any log."""
+        """While this is held nobody is inside an append to any file log."""
         files = []
         for folder, _, names in os.walk(self.path("records")):
             files += [open(os.path.join(folder, n), "r+b") for n in names if n == "lock"]
@@ -354,7 +377,15 @@ class Cluster:
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     def journal(self):
+        if self.kafka:
+            return self.tools.dump("journal", self.kafka.brokers, self.prefix + ".journal")
         return self.tools.dump("journal", self.path("records", "journal"))
+
+    def logs(self):
+        """Their names."""
+        if self.kafka:
+            return self.kafka.topics(self.prefix)
+        return os.listdir(self.path("records"))
 
     # ---- jobs ----
 
@@ -367,7 +398,7 @@ class Cluster:
         """What must go with a job: its workers, sockets, shared memory and rollout logs."""
         left = ["worker %d" % pid for pid in self.all_workers()] + self.sockets()
         with contextlib.suppress(FileNotFoundError):
-            left += [n for n in os.listdir(self.path("records")) if n.startswith("rollout-")]
+            left += [n for n in self.logs() if n.startswith("rollout-")]
         return left + (os.listdir("/dev/shm") if sandbox.isolated() else [])
 
     def check_clear(self, seconds=10):

@@ -19,11 +19,6 @@ def missing(bin_dir):
     return [p for p in PROGRAMS if not os.access(os.path.join(bin_dir, p), os.X_OK)]
 
 
-def kafka_is_installed():
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/kafka")
-    return subprocess.run([script, "installed"], check=False).returncode == 0
-
-
 class Said:
     """How a command ended."""
 

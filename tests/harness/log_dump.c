@@ -1,13 +1,16 @@
-// log_dump journal|rollouts FOLDER: what a run left in its file logs, a line of JSON for each
-// record. For the harness; it only reads, also while a run writes. Journal: every record that apply
-// accepted. Exit status 1 and a line on stderr: the log is damaged or cannot be read.
+// log_dump journal|rollouts FOLDER|BROKERS TOPIC: what is in a file log or a Kafka log, a line of
+// JSON for each record. For the harness; it only reads, also while a run writes. Journal: every
+// record, with apply's verdict. Exit status 1 and a line on stderr: the log is damaged or cannot be
+// read.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "controllers/common/record.h"
-#include "lib/io/log_file.h"
+#include "lib/io/logs.h"
 #include "lib/journal/follow.h"
+
+enum { TIMEOUT_MS = 20000 };
 
 struct dump {
     struct td_loop *loop;
@@ -216,10 +219,9 @@ static void on_closed(void *user) {
     td_loop_stop(user);
 }
 
-static void dump_all(struct dump *d, const char *folder) {
-    struct td_log_file_opts opts = {.folder = folder};
+static void dump_all(struct dump *d, const struct td_logs *logs, const char *name) {
     struct td_err err;
-    if (td_log_file_open(d->loop, &opts, &d->log, &err) != TD_OK) {
+    if (td_logs_open(d->loop, logs, name, 0, &d->log, &err) != TD_OK) {
         fail(d, err.msg);
         return;
     }
@@ -235,11 +237,21 @@ static void dump_all(struct dump *d, const char *folder) {
 }
 
 int main(int argc, char **argv) {
-    bool journal = argc == 3 && strcmp(argv[1], "journal") == 0;
-    if (argc != 3 || (!journal && strcmp(argv[1], "rollouts") != 0)) {
-        fprintf(stderr, "usage: log_dump journal|rollouts FOLDER\n");
+    bool journal = argc > 1 && strcmp(argv[1], "journal") == 0;
+    bool kafka = argc == 4;
+    char *where = argc == 3 || kafka ? argv[argc - 1] : "";
+    char *cut = strrchr(where, kafka ? '.' : '/'); // FOLDER/NAME, PREFIX.NAME
+    if (!cut || (!journal && strcmp(argv[1], "rollouts") != 0)) {
+        fprintf(stderr, "usage: log_dump journal|rollouts FOLDER|BROKERS TOPIC\n");
         return 2;
     }
+    *cut = '\0';
+    struct td_logs logs = {.kind = kafka ? TD_LOGS_KAFKA : TD_LOGS_FILE,
+                           .folder = where,
+                           .fsync = true,
+                           .brokers = argv[2],
+                           .prefix = where,
+                           .timeout_ms = TIMEOUT_MS};
     struct dump d = {.journal = journal};
     struct td_err err;
     if (td_loop_new(&d.loop, &err) != TD_OK) {
@@ -247,7 +259,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     td_follower_init(&d.follower);
-    dump_all(&d, argv[2]);
+    dump_all(&d, &logs, cut + 1);
     td_follower_fini(&d.follower);
     td_loop_free(d.loop);
     return d.status;

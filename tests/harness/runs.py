@@ -25,12 +25,12 @@ class Tools:
         self.bin_dir = os.path.abspath(bin_dir)
         self.tandem = os.path.join(self.bin_dir, "tandem")
 
-    def dump(self, kind, folder):
+    def dump(self, kind, *where):
         """Records of a log, as log_dump prints them."""
-        done = subprocess.run([os.path.join(self.bin_dir, "log_dump"), kind, folder],
+        done = subprocess.run([os.path.join(self.bin_dir, "log_dump"), kind, *where],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         if done.returncode:
-            raise AssertionError("log_dump %s: %s" % (folder, done.stderr.decode()))
+            raise AssertionError("log_dump %s: %s" % (where, done.stderr.decode()))
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 

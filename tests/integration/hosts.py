@@ -17,11 +17,11 @@ import traceback
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import cluster  # noqa: E402
 import jobs  # noqa: E402
+import kafka  # noqa: E402
 import runs  # noqa: E402
 import sandbox  # noqa: E402
 
 SKIPPED = 77
-KAFKA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/kafka")
 KAFKA_PORT, REDIS_PORT, GRPC_PORT, HTTP_PORT = 9092, 6379, 7400, 7480
 # daemons and weights; Kafka; Redis; status pages, which are the test's and never cut
 NETWORKS = ("ctl", "log", "kv", "page")
@@ -92,48 +92,17 @@ def cut(host, *networks):
         ip(["link set %s-%s up" % (host, n) for n in networks])
 
 
-def install_kafka():
-    """Whether it is there. Before the sandbox, from which nothing can be fetched."""
-    return shutil.which("java") and subprocess.run([KAFKA, "install"], stdout=subprocess.DEVNULL,
-                                                   check=False).returncode == 0
-
-
-class Kafka:
-    def __init__(self, folder):
-        self.folder = os.path.join(folder, "kafka")
-        self.settings = os.path.join(folder, "kafka.settings")
-        self.brokers = "%s:%d" % (address("k", "log"), KAFKA_PORT)
-        with open(self.settings, "w") as f:
-            f.write("listeners=CLIENTS://0.0.0.0:%d,CONTROLLER://127.0.0.1:%d\n"
-                    "advertised.listeners=CLIENTS://%s,CONTROLLER://127.0.0.1:%d\n" % (
-                        KAFKA_PORT, KAFKA_PORT + 1, self.brokers, KAFKA_PORT + 1))
-
-    def start(self):
-        env = dict(os.environ, TD_KAFKA_SETTINGS=self.settings)
-        subprocess.run(inside("k", [KAFKA, "start", self.folder, str(KAFKA_PORT)]), check=True,
-                       stdout=subprocess.DEVNULL, env=env)
-
-    def stop(self):
-        subprocess.run([KAFKA, "stop", self.folder], check=True)
-
-
 # ---- the cluster ----
 
 class Job(cluster.Job):
-    def commits(self):
-        """The last one: Kafka's journal is not read here."""
-        j = self.cluster.ask("/api/v1/jobs/%d" % self.id)
-        return [(j["step"], j["weight_digest"], j["state_digest"])]
-
     def step(self):
         found = self.cluster.ask("/api/v1/jobs/%d" % self.id)
         return found["step"] if found and found["state"] != "queued" else -1
 
 
 class Cluster(cluster.Cluster):
-    def __init__(self, tools, folder, log):
-        self.log = log
-        super().__init__(tools, folder, rollout=1)
+    def __init__(self, tools, folder, broker):
+        super().__init__(tools, folder, rollout=1, kafka=broker)
         self.addresses = ",".join(d.address for d in self.of("coordinator"))
 
     def _add_redis(self):
@@ -150,7 +119,6 @@ class Cluster(cluster.Cluster):
             settings = jobs.json.load(f)
         settings.update(host=address(host, "ctl"), http=d.http)
         settings["redis"]["address"] = "%s:%d" % (address("k", "kv"), REDIS_PORT)
-        settings["log"].update(self.log)
         if program == "coordinator":
             d.address = settings["listen"] = "%s:%d" % (settings["host"], GRPC_PORT)
         else:
@@ -203,20 +171,6 @@ class Cluster(cluster.Cluster):
                          self.metric(daemon, "tandem_term") == self.term(), 20,
                          daemon.name + " as a standby")
 
-    def check_quiet(self):
-        runs.check_said(self.said_all())
-        for d in self.of("coordinator"):
-            assert self.metric(d, "tandem_journal_rejected_total") == 0, d.name
-
-    def stop(self):
-        running = [d for d in self.daemons.values() if d.alive()]
-        for d in running:
-            sandbox.send(d.pid, cluster.signal.SIGTERM)
-        for d in running:
-            code = d.wait(15)
-            assert code == 0, "%s: exit status %d" % (d.name, code)
-        sandbox.wait_for(lambda: not self.all_workers(), 5, "the end of workers")
-
 
 class Bench:
     def __init__(self, tools, where):
@@ -224,15 +178,13 @@ class Bench:
         self.cluster, self.kind = None, None
         self.spec = cluster.spec_for("grpo")
         self.expected, _ = cluster.undisturbed(tools, os.path.join(where, "clean"), self.spec)
-        self.expected["commits"] = self.expected["commits"][-1:]
 
-    def up(self, kind, brokers):
+    def up(self, kind, broker):
         """A cluster for all cases of that kind."""
         self.made += 1
-        log = {"kind": "kafka", "brokers": brokers, "prefix": "c%d" % self.made} \
-            if kind == "kafka" else {}
         self.kind = kind
-        self.cluster = Cluster(self.tools, os.path.join(self.where, "c%d" % self.made), log).up()
+        self.cluster = Cluster(self.tools, os.path.join(self.where, "c%d" % self.made),
+                               broker).up()
 
     def down(self):
         self.cluster.check_quiet()
@@ -337,16 +289,16 @@ def run_case(bench, name, start):
 
 
 def run_kind(bench, kind, names):
-    kafka, good = None, True
+    broker, good = None, True
     if kind == "kafka":
-        kafka = Kafka(bench.where)
-        kafka.start()
+        broker = kafka.Kafka(os.path.join(bench.where, "kafka"), KAFKA_PORT, address("k", "log"),
+                             lambda argv: inside("k", argv))
     for name in names:
-        good = run_case(bench, name, lambda: bench.up(kind, kafka and kafka.brokers)) and good
+        good = run_case(bench, name, lambda: bench.up(kind, broker)) and good
     if bench.cluster:
         bench.down()
-    if kafka:
-        kafka.stop()
+    if broker and broker.alive():
+        broker.stop()
     return good
 
 
@@ -367,7 +319,7 @@ def main():
     if not shutil.which("ip"):
         print("skipped: there is no ip command (iproute2)")
         return SKIPPED
-    has_kafka = install_kafka()
+    has_kafka = kafka.install()
     where = sandbox.enter(network=True)
     try:
         make_hosts()
