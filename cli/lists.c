@@ -109,23 +109,32 @@ void td_list_controllers(Tandem__V1__Member *const *members, size_t n, struct td
     print(&t, out);
 }
 
-// The API counts a member's workers; which one is which stands on the member's status page.
+// A row for each; one that serves no job has no process.
+static void put_worker(struct td_table *t, const Tandem__V1__Member *m, uint32_t rank) {
+    static const Tandem__V1__WorkerState none = TANDEM__V1__WORKER_STATE__INIT;
+    const Tandem__V1__WorkerState *w = rank < m->n_worker_states ? m->worker_states[rank] : &none;
+    td_table_put(t, "%016" PRIx64, m->id);
+    td_table_put(t, "%s", m->kind);
+    td_table_put(t, "%s", m->host);
+    td_table_put(t, "%s", m->device);
+    td_table_put(t, "%" PRIu32, rank);
+    if (w->pid) {
+        td_table_put(t, "%" PRIu32, w->pid);
+    } else {
+        td_table_put(t, "-");
+    }
+    td_table_put(t, "%s", w->state);
+    put_wait(t, w->doing, w->for_ms);
+    put_job(t, m->job);
+}
+
 void td_list_workers(Tandem__V1__Member *const *members, size_t n, struct td_buf *out) {
     struct td_table t = {0};
-    td_table_head(&t, "CONTROLLER|KIND|HOST|DEVICE|WORKERS|READY|JOB|BUILD");
+    td_table_head(&t, "CONTROLLER|KIND|HOST|DEVICE|RANK|PID|STATE|DOING|JOB");
     for (size_t i = 0; i < n; i++) {
-        const Tandem__V1__Member *m = members[i];
-        if (m->workers == 0) {
-            continue;
+        for (uint32_t rank = 0; rank < members[i]->workers; rank++) {
+            put_worker(&t, members[i], rank);
         }
-        td_table_put(&t, "%016" PRIx64, m->id);
-        td_table_put(&t, "%s", m->kind);
-        td_table_put(&t, "%s", m->host);
-        td_table_put(&t, "%s", m->device);
-        td_table_put(&t, "%" PRIu32, m->workers);
-        td_table_put(&t, "%" PRIu32, m->workers_ready);
-        put_job(&t, m->job);
-        td_table_put(&t, "%s", m->build);
     }
     print(&t, out);
 }

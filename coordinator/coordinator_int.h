@@ -87,7 +87,7 @@ struct td_coordinator {
     bool caught_up;      // the log's end was reached since the last start: until then the state is
                          // an old one, from which nothing is done (rule A2)
 
-    bool appending; // an APPEND is not answered yet
+    bool appending;      // an APPEND is not answered yet
     bool end_for_lead;   // the end that is being fetched is the one that permits a LEAD
     bool leading;        // the append under way is a LEAD
     int64_t lead_offset; // of the last LEAD of this process; −1: none, or one was heard of since

@@ -70,15 +70,26 @@ void td_member_metrics(void *user, uint64_t step, const char *json) {
 // ---- reports ----
 
 // What the member adds to a report of its shell's machine.
+size_t td_member_workers(const struct td_member *m,
+                         Tandem__Sync__WorkerState out[TD_POOL_WORKERS_MAX]) {
+    return m->shell ? td_pool_states(m->role->pool(m->shell), out) : 0;
+}
+
 void td_member_report(void *user, const Tandem__Sync__Report *report) {
     struct td_member *m = user;
     Tandem__Sync__Report r = *report;
     Tandem__Sync__TrainReport train;
     Tandem__Sync__Indexed room[TD_MEMBER_INDEX_MAX], *indexed[TD_MEMBER_INDEX_MAX];
+    Tandem__Sync__WorkerState states[TD_POOL_WORKERS_MAX], *workers[TD_POOL_WORKERS_MAX];
     r.serves = m->state == TD_SERVICE_RUNNING || m->trouble ? m->service.job : 0;
     r.trouble = m->trouble ? m->trouble : "";
     r.n_indexed = td_index_report(m, room, indexed);
     r.indexed = indexed;
+    r.n_worker_states = td_member_workers(m, states);
+    for (size_t i = 0; i < r.n_worker_states; i++) {
+        workers[i] = &states[i];
+    }
+    r.worker_states = workers;
     r.host = (char *)m->settings->host;
     r.http = m->http_address;
     if (r.train) {

@@ -13,6 +13,7 @@
 #include "proto/sync.pb-c.h"
 
 struct td_member;
+struct td_pool;
 
 // The job that a member serves, ready to run; lives until role->stop is done.
 struct td_service {
@@ -36,6 +37,7 @@ struct td_member_role {
     // Ends the shell and its workers (keep_workers: leaves them); done(user) later, then free.
     void (*stop)(void *shell, bool keep_workers, td_loop_fn *done, void *user);
     void (*free)(void *shell);
+    const struct td_pool *(*pool)(void *shell); // its workers
     // What it waits for and since when, for the status page.
     void (*waits)(void *shell, char *text, size_t size, int64_t *since_ms);
 };

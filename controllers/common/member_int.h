@@ -6,6 +6,7 @@
 #include <limits.h>
 
 #include "controllers/common/member.h"
+#include "controllers/common/pool.h"
 #include "lib/io/http.h"
 #include "lib/io/link_grpc.h"
 #include "lib/io/logs.h"
@@ -74,6 +75,9 @@ struct td_member {
 };
 
 // ---- member.c ----
+// How many, and their states as td_pool_states tells them.
+size_t td_member_workers(const struct td_member *m,
+                         Tandem__Sync__WorkerState out[TD_POOL_WORKERS_MAX]);
 void td_member_send_report(struct td_member *m); // of a member that serves nothing yet
 
 // ---- service.c ----

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "controllers/common/member_int.h"
 #include "lib/base/mem.h"
@@ -68,6 +69,31 @@ static void on_metrics(void *user, const struct td_http_request *request,
     td_prometheus_process(out, td_version(), td_build_id());
 }
 
+static void put_workers(const struct td_member *m, struct td_buf *out) {
+    Tandem__Sync__WorkerState workers[TD_POOL_WORKERS_MAX];
+    size_t n = td_member_workers(m, workers);
+    td_buf_puts(out, "<h2>workers</h2><table><tr><th>rank<th>pid<th>state<th>doing<th>for, s");
+    for (size_t i = 0; i < n; i++) {
+        td_buf_printf(out, "<tr><td>%zu<td>%u<td>%s<td>", i, workers[i].pid, workers[i].state);
+        td_http_escape(out, workers[i].doing);
+        td_buf_printf(out, "<td>%.1f", (double)workers[i].for_ms / 1000);
+    }
+    td_buf_puts(out, "</table>");
+}
+
+static json_t *workers_json(const struct td_member *m) {
+    Tandem__Sync__WorkerState workers[TD_POOL_WORKERS_MAX];
+    size_t n = td_member_workers(m, workers);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(list, json_pack("{s:I,s:s,s:s%,s:I}", "pid",
+                                              (json_int_t)workers[i].pid, "state", workers[i].state,
+                                              "doing", workers[i].doing, strlen(workers[i].doing),
+                                              "for_ms", (json_int_t)workers[i].for_ms));
+    }
+    return list;
+}
+
 static void on_status(void *user, const struct td_http_request *request,
                       struct td_http_response *response) {
     const struct td_member *m = user;
@@ -83,7 +109,9 @@ static void on_status(void *user, const struct td_http_request *request,
                   m->role->program, m->role->program, m->id, m->service.job, states[m->state],
                   (int)m->settings->workers);
     td_http_escape(out, text);
-    td_buf_printf(out, " (%.1f s)</p><h2>coordinators</h2><ul>", (double)(now - since) / 1000);
+    td_buf_printf(out, " (%.1f s)</p>", (double)(now - since) / 1000);
+    put_workers(m, out);
+    td_buf_puts(out, "<h2>coordinators</h2><ul>");
     for (size_t i = 0; i < (size_t)m->settings->coordinators.count; i++) {
         struct td_link_client_state s = td_link_client_state(m->link, i);
         td_buf_puts(out, "<li>");
@@ -102,10 +130,10 @@ static void on_api(void *user, const struct td_http_request *request,
     (void)request;
     waits(m, text, sizeof text, &since);
     snprintf(id, sizeof id, "%016" PRIx64, m->id);
-    json_t *root =
-        json_pack("{s:s,s:s,s:I,s:s,s:s,s:I,s:I}", "member", id, "program", m->role->program, "job",
-                  (json_int_t)m->service.job, "state", states[m->state], "waits_for", text,
-                  "waits_since_ms", (json_int_t)(now - since), "term", (json_int_t)m->term);
+    json_t *root = json_pack(
+        "{s:s,s:s,s:I,s:s,s:s,s:I,s:I,s:o}", "member", id, "program", m->role->program, "job",
+        (json_int_t)m->service.job, "state", states[m->state], "waits_for", text, "waits_since_ms",
+        (json_int_t)(now - since), "term", (json_int_t)m->term, "workers", workers_json(m));
     char *line = json_dumps(root, JSON_COMPACT);
     response->content_type = "application/json";
     td_buf_printf(&response->body, "%s\n", line ? line : "{}");

@@ -48,11 +48,12 @@ struct slot {
     struct td_ipc_conn *conn;
     struct td_watch *watch;
     int process;     // pidfd of the worker that is connected, or has to end; −1: none
+    pid_t pid;       // of process
     pid_t child;     // started and not yet connected, 0: none
     int64_t next_ms; // when to try again
     char *doomed;    // owned: why it is to be ended in the next turn
     char last_cause[CAUSE_MAX];
-    int64_t started_ms, heard_ms, up_ms;
+    int64_t started_ms, heard_ms, up_ms, down_ms; // down_ms 0: never was
     int64_t backoff_ms;
     int failures;
     struct pending *first, **last;
@@ -141,6 +142,7 @@ static void slot_down(struct slot *s, const char *cause) {
     s->doomed = NULL;
     s->doing[0] = 0;
     snprintf(s->last_cause, sizeof s->last_cause, "%s", cause);
+    s->down_ms = now_of(s);
     s->tokens_before += s->tokens;
     s->tokens = 0;
     s->state = s->pool->stopping ? SLOT_GONE : SLOT_CONNECTING;
@@ -170,6 +172,7 @@ static void child_exited(void *user, pid_t pid, int status) {
     if (s->child == pid) { // else the socket's end tells
         s->child = 0;
         snprintf(s->last_cause, sizeof s->last_cause, "it ended with wait status %d", status);
+        s->down_ms = now_of(s);
         try_later(s);
     }
 }
@@ -276,7 +279,7 @@ static void slot_attached(struct slot *s, const Tandem__Worker__Status *status) 
 
 // −1 when it has ended. Its listener ends with it, and the connection with that: while the
 // connection holds, the pid is still the worker's.
-static int open_process(const struct td_ipc_conn *conn) {
+static int open_process(const struct td_ipc_conn *conn, pid_t *pid) {
     struct ucred peer = {0};
     socklen_t len = sizeof peer;
     getsockopt(td_ipc_fd(conn), SOL_SOCKET, SO_PEERCRED, &peer, &len);
@@ -286,6 +289,7 @@ static int open_process(const struct td_ipc_conn *conn) {
         close(process);
         process = -1;
     }
+    *pid = peer.pid;
     return process;
 }
 
@@ -314,7 +318,7 @@ static void slot_connect(struct slot *s) {
         not_connected(s, rc, &err);
         return;
     }
-    s->process = open_process(s->conn);
+    s->process = open_process(s->conn, &s->pid);
     s->child = 0;
     s->heard_ms = now_of(s);
     if (td_watch_fd(s->pool->config.loop, td_ipc_fd(s->conn), TD_LOOP_READ, slot_read, s,
@@ -655,9 +659,28 @@ void td_pool_kill(struct td_pool *p, int worker, const char *cause) {
     }
 }
 
-const char *td_pool_doing(const struct td_pool *p, int worker, int64_t *since_ms) {
-    *since_ms = p->slots[worker].doing_since_ms;
-    return p->slots[worker].doing;
+static void slot_state(const struct slot *s, Tandem__Sync__WorkerState *out) {
+    static const char *const states[] = {[SLOT_CONNECTING] = "starting",
+                                         [SLOT_ATTACHING] = "setting up",
+                                         [SLOT_SETTING_UP] = "setting up",
+                                         [SLOT_UP] = "ready",
+                                         [SLOT_GONE] = "gone"};
+    int64_t since_ms = s->state == SLOT_UP ? s->doing_since_ms : s->down_ms;
+    tandem__sync__worker_state__init(out);
+    out->pid = (uint32_t)(s->process >= 0 ? s->pid : s->child);
+    out->state = (char *)states[s->state];
+    out->doing = (char *)(s->state == SLOT_UP ? s->doing : s->last_cause);
+    out->for_ms = since_ms ? now_of(s) - since_ms : 0;
+}
+
+size_t td_pool_states(const struct td_pool *p, Tandem__Sync__WorkerState out[TD_POOL_WORKERS_MAX]) {
+    if (!p) {
+        return 0;
+    }
+    for (int i = 0; i < p->config.count; i++) {
+        slot_state(&p->slots[i], &out[i]);
+    }
+    return (size_t)p->config.count;
 }
 
 uint64_t td_pool_generated_tokens(const struct td_pool *p) {

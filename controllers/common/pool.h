@@ -11,6 +11,7 @@
 #include "lib/io/children.h"
 #include "lib/io/loop.h"
 #include "lib/ipc/conn.h"
+#include "proto/sync.pb-c.h"
 
 struct td_pool;
 
@@ -61,8 +62,9 @@ void td_pool_send(struct td_pool *p, int worker, td_frame *frame, int fd, td_poo
                   void *user);
 // Ends a worker that cannot be trusted any more, in a later turn (down tells); it is replaced.
 void td_pool_kill(struct td_pool *p, int worker, const char *cause);
-// What a worker does and since when, for status lines; "" when down.
-const char *td_pool_doing(const struct td_pool *p, int worker, int64_t *since_ms);
+// What people are told of each worker. Texts are borrowed until the next turn. Returns how many; p
+// may be NULL: none.
+size_t td_pool_states(const struct td_pool *p, Tandem__Sync__WorkerState out[TD_POOL_WORKERS_MAX]);
 uint64_t td_pool_generated_tokens(const struct td_pool *p);
 
 // Ends every worker that listens in dir, whoever started it (tandem run --fresh). Blocks up to

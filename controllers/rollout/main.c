@@ -47,6 +47,10 @@ static void free_shell(void *shell) {
     td_rollout_shell_free(shell);
 }
 
+static const struct td_pool *pool(void *shell) {
+    return td_rollout_shell_pool(shell);
+}
+
 static void waits(void *shell, char *text, size_t size, int64_t *since_ms) {
     struct td_rollout_view v = {0};
     td_rollout_shell_view(shell, &v);
@@ -61,6 +65,7 @@ static enum td_rc run(const struct td_daemon_settings *settings, struct td_err *
                                                .orders = orders,
                                                .stop = stop,
                                                .free = free_shell,
+                                               .pool = pool,
                                                .waits = waits};
     return td_member_daemon(settings, &role, err);
 }

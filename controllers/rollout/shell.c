@@ -238,6 +238,10 @@ void td_rollout_shell_free(struct td_rollout_shell *s) {
     td_free(s);
 }
 
+const struct td_pool *td_rollout_shell_pool(const struct td_rollout_shell *s) {
+    return s->pool;
+}
+
 void td_rollout_shell_view(const struct td_rollout_shell *s, struct td_rollout_view *out) {
     td_rolloutc_view(s->machine, out);
 }

@@ -75,6 +75,10 @@ static void stop(void *shell, bool keep_workers, td_loop_fn *done, void *user) {
     td_train_shell_stop(((struct trainer *)shell)->shell, keep_workers, done, user);
 }
 
+static const struct td_pool *pool(void *shell) {
+    return td_train_shell_pool(((struct trainer *)shell)->shell);
+}
+
 static void waits(void *shell, char *text, size_t size, int64_t *since_ms) {
     struct td_train_view v = {0};
     td_train_shell_view(((struct trainer *)shell)->shell, &v);
@@ -90,6 +94,7 @@ static enum td_rc run(const struct td_daemon_settings *settings, struct td_err *
                                                .orders = orders,
                                                .stop = stop,
                                                .free = free_trainer,
+                                               .pool = pool,
                                                .waits = waits};
     return td_member_daemon(settings, &role, err);
 }

@@ -270,6 +270,10 @@ void td_train_shell_free(struct td_train_shell *s) {
     td_free(s);
 }
 
+const struct td_pool *td_train_shell_pool(const struct td_train_shell *s) {
+    return s->pool;
+}
+
 void td_train_shell_view(const struct td_train_shell *s, struct td_train_view *out) {
     td_trainc_view(s->machine, out);
 }

@@ -52,6 +52,7 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
 void td_train_shell_stop(struct td_train_shell *s, bool keep_workers, td_loop_fn *done, void *user);
 void td_train_shell_orders(struct td_train_shell *s, const Tandem__Sync__Orders *orders);
 void td_train_shell_free(struct td_train_shell *s); // after done
+const struct td_pool *td_train_shell_pool(const struct td_train_shell *s);
 void td_train_shell_view(const struct td_train_shell *s, struct td_train_view *out);
 
 #endif

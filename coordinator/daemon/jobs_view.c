@@ -122,6 +122,22 @@ static const char *waits_for(const Tandem__Sync__Report *r) {
     return any ? r->rollout->units[0]->waits_for : "";
 }
 
+static void put_workers(const struct td_jobs_view *v, const Tandem__Sync__Report *r,
+                        Tandem__V1__Member *m) {
+    m->worker_states =
+        td_arena_alloc(v->arena, (r->n_worker_states + 1) * sizeof *m->worker_states);
+    for (size_t i = 0; i < r->n_worker_states; i++) {
+        const Tandem__Sync__WorkerState *from = r->worker_states[i];
+        Tandem__V1__WorkerState *w = td_arena_alloc(v->arena, sizeof *w);
+        tandem__v1__worker_state__init(w);
+        w->pid = from->pid;
+        w->state = text(v, from->state);
+        w->doing = text(v, from->doing);
+        w->for_ms = from->for_ms;
+        m->worker_states[m->n_worker_states++] = w;
+    }
+}
+
 void td_jobs_view_members(const struct td_jobs_view *v, Tandem__V1__ListMembersResponse *out) {
     size_t n = td_coordinator_member_count(v->machine);
     tandem__v1__list_members_response__init(out);
@@ -147,6 +163,7 @@ void td_jobs_view_members(const struct td_jobs_view *v, Tandem__V1__ListMembersR
         m->heard_ms = v->now_ms - from.heard_ms;
         m->build = text(v, from.report->build);
         m->device = text(v, from.report->device);
+        put_workers(v, from.report, m);
         out->members[out->n_members++] = m;
     }
 }

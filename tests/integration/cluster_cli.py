@@ -2,14 +2,15 @@
 with the digests of `tandem run`, also when daemons die or the cluster goes down on the way.
 cluster_cli.py BIN [--only NAME]"""
 import argparse
+import json
 import os
 import signal
 import sys
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import local_cluster  # noqa: E402
 import jobs  # noqa: E402
-import kafka as kafka_node  # noqa: E402
 import runs  # noqa: E402
 import sandbox  # noqa: E402
 
@@ -141,7 +142,7 @@ def dead_daemons_are_started(bench):
 @case
 def kafka(bench):
     """The logs in Apache Kafka, where it is installed; what is in it outlives `down`."""
-    if not kafka_node.installed():
+    if not local_cluster.kafka_is_installed():
         print("Kafka is not installed: deploy/kafka install")
         return
     spec = jobs.grpo_spec(TRAIN_WORKERS)
@@ -158,6 +159,20 @@ def kafka(bench):
     cluster.check_nothing_left()
 
 
+def lists_workers(cluster):
+    """Each worker process is listed as ready, by the leader and by the page of its controller."""
+    there = sorted(p.pid for p in sandbox.descendants()
+                   if p.argv and p.argv[0].endswith("tandem-worker"))
+    members = [m for m in cluster.json("get", "workers")["members"] if m["workers"]]
+    pids = [w["pid"] for m in members for w in m["worker_states"] if w["state"] == "ready"]
+    shown = []
+    for m in members:
+        with urllib.request.urlopen("http://%s/api/v1/status" % m["http"], timeout=5) as answer:
+            shown += [w["pid"] for w in json.load(answer)["workers"]]
+    lines = cluster.say("get", "workers").out.splitlines()
+    return there and there == sorted(pids) == sorted(shown) and len(lines) == len(pids) + 1
+
+
 @case
 def cancel(bench):
     cluster = bench.cluster()
@@ -165,6 +180,7 @@ def cancel(bench):
     job = cluster.submit(bench.folder(long_spec()))
     watch = cluster.start("watch", job)
     await_step(cluster, job, 1)
+    sandbox.wait_for(lambda: lists_workers(cluster), 20, "every worker in `get workers`")
     cluster.say("wait", job, "--wait-timeout", "0.5", code=124)
     assert cluster.say("cancel", job).out == "job %s cancelled\n" % job
     assert watch.end().code == CANCELLED, watch.end()

@@ -209,6 +209,13 @@ static void on_members(void *user, struct td_rpc_call *call, const ProtobufCMess
     m.http = "127.0.0.1:80";
     m.workers = 2;
     m.workers_ready = 1;
+    Tandem__V1__WorkerState worker = TANDEM__V1__WORKER_STATE__INIT, *states[] = {&worker};
+    worker.pid = 4321;
+    worker.state = "ready";
+    worker.doing = "generate";
+    worker.for_ms = 2000;
+    m.worker_states = states;
+    m.n_worker_states = 1;
     m.device = "cpu";
     m.build = "b1";
     m.heard_ms = 20;

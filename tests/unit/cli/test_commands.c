@@ -89,7 +89,11 @@ static void test_commands_answers(void **state) {
          NULL},
         {{"get", "rounds", "-o=json"}, 0, "\"weight_digest\": \"0000000000000abc\"", NULL},
         {{"get", "controllers"}, 0, "00000000000000a1   rollout   here   127.0.0.1:80", NULL},
-        {{"get", "workers"}, 0, "00000000000000a1   rollout   here   cpu      2         1", NULL},
+        {{"get", "workers"},
+         0,
+         "00000000000000a1   rollout   here   cpu      0      4321   ready   generate (2s)   -\n"
+         "00000000000000a1   rollout   here   cpu      1      -      -       -               -\n",
+         NULL},
         {{"get", "workers", "7"}, 2, NULL, "listed all at once"},
         {{"get", "jobs", "-o", "yaml"}, 2, NULL, "--output is table or json"},
         {{"describe", "job", "7"}, 0, "Waits for:      group 3 of rollout-1, for 1m5s\n", NULL},
