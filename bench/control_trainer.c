@@ -58,6 +58,7 @@ static void report(struct trainer *t) {
     train.lineage = version.lineage = j->lineage;
     train.loaded = g->has_base;
     train.scanned = true;
+    train.metrics_known = true;
     train.has_metrics = j->has_head;
     train.metrics_step = j->has_head ? j->head.step : 0;
     train.saved = true;

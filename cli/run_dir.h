@@ -32,7 +32,8 @@ enum td_rc td_run_dir_open(struct td_loop *loop, const struct td_run_dir_opts *o
                            struct td_run_dir *out, struct td_err *err) TD_MUST_CHECK;
 // Of a job that has ended: ends workers that outlived a killed run, and removes the checkpoint
 // folders that the journal does not keep (half written, or pushed out, when a controller was
-// killed) and the answers of validations that were begun again after their step was closed.
+// killed) and answers of validations that nobody put together: of a job that failed meanwhile, or
+// of a member that was late with them.
 void td_run_dir_tidy(const struct td_run_dir *d, const struct td_job_state *job);
 // Closes the logs (runs the loop until they are) and gives the lock back.
 void td_run_dir_close(struct td_loop *loop, struct td_run_dir *d);

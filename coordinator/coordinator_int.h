@@ -228,8 +228,14 @@ void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
                           const struct td_job_state *j, size_t found, size_t wanted);
 // What the unit's member says that it waits for.
 const char *td_co_unit_waits_for(const struct td_coordinator *c, const struct td_unit *u);
-// Is the validation of the head due, and not done? Also prepares it.
+// Whether the head step's line of metrics is written, as far as the gang's train member says: then
+// the step is closed, whatever this leader knows of its validation.
+enum td_line { TD_LINE_UNKNOWN, TD_LINE_ABSENT, TD_LINE_THERE };
+enum td_line td_co_line_of_head(const struct td_coordinator *c, const struct td_job_state *j);
+// Is the validation of the head due, and not done? Also begins it, once its line is known to be
+// absent.
 bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j);
+bool td_co_eval_done(const struct td_job *job, const struct td_job_state *j); // under this leader
 // Nothing more comes to the head step: no validation is due or it is done.
 bool td_co_step_closed(const struct td_job *job, const struct td_job_state *j);
 bool td_job_eval_due(const struct td_job *job, const struct td_job_state *j);

@@ -148,8 +148,7 @@ static bool wait_for_closing(struct td_coordinator *c, struct td_job *job,
     }
     const struct td_member *trainer = td_co_trainer(c, j);
     const Tandem__Sync__TrainReport *t = trainer ? trainer->report->train : NULL;
-    bool closed =
-        t && t->job == job->id && t->has_metrics && t->metrics_step >= j->head.step && t->saved;
+    bool closed = t && td_co_line_of_head(c, j) == TD_LINE_THERE && t->saved;
     if (!closed) {
         td_co_wait(c, job, TD_WAIT_SAVE, trainer ? trainer->id : 0,
                    "metrics and checkpoint of step %llu: %s", (unsigned long long)j->head.step,

@@ -97,7 +97,8 @@ static void draft_train(struct draft *d, const struct td_coordinator *c,
     o->job = job->id;
     o->step_closed = td_co_step_closed(job, j);
     o->closed_step = j->has_head ? j->head.step : 0;
-    if (!o->step_closed || !job->eval_started || !td_version_equal(job->eval_version, j->head)) {
+    o->closed_lineage = j->has_head ? j->head.lineage : 0;
+    if (!o->step_closed || !td_co_eval_done(job, j)) {
         return;
     }
     o->eval = take(d, job->eval_count * sizeof *o->eval);

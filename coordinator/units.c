@@ -60,24 +60,53 @@ static bool eval_is_of(const struct td_job *job, struct td_version version) {
     return job->eval_started && td_version_equal(job->eval_version, version);
 }
 
+// A train member that has heard of this term closes no step on the word of an older leader any
+// more: only then is absent what it says to be so.
+enum td_line td_co_line_of_head(const struct td_coordinator *c, const struct td_job_state *j) {
+    const struct td_member *m = td_co_trainer(c, j);
+    const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
+    if (t && t->metrics_known && t->lineage == j->lineage) {
+        if (t->has_metrics && t->metrics_step >= j->head.step) {
+            return TD_LINE_THERE;
+        }
+        if (m->report->term == c->follow.state.term) {
+            return TD_LINE_ABSENT;
+        }
+    }
+    return TD_LINE_UNKNOWN;
+}
+
+static enum td_line line_before_eval(const struct td_coordinator *c, const struct td_job_state *j) {
+    return TD_PLANTED(LINE_UNKNOWN) ? TD_LINE_ABSENT : td_co_line_of_head(c, j);
+}
+
+static void begin_eval(struct td_coordinator *c, struct td_job *job, struct td_version version) {
+    for (size_t i = 0; i < job->eval_count; i++) {
+        td_free(job->eval[i].score);
+    }
+    td_free(job->eval);
+    job->eval_count = job->plan.val_rows;
+    job->eval = td_alloc_array(job->eval_count, sizeof *job->eval);
+    job->eval_done = 0;
+    job->eval_version = version;
+    job->eval_started = true;
+    c->dirty = c->due_all = true;
+}
+
 bool td_co_eval_pending(struct td_coordinator *c, struct td_job *job,
                         const struct td_job_state *j) {
-    if (!td_job_eval_due(job, j)) {
+    enum td_line line = line_before_eval(c, j);
+    if (!td_job_eval_due(job, j) || td_co_eval_done(job, j) || line == TD_LINE_THERE) {
         return false;
     }
-    if (!eval_is_of(job, j->head)) {
-        for (size_t i = 0; i < job->eval_count; i++) {
-            td_free(job->eval[i].score);
-        }
-        td_free(job->eval);
-        job->eval_count = job->plan.val_rows;
-        job->eval = td_alloc_array(job->eval_count, sizeof *job->eval);
-        job->eval_done = 0;
-        job->eval_version = j->head;
-        job->eval_started = true;
-        c->dirty = c->due_all = true;
+    if (!eval_is_of(job, j->head) && line == TD_LINE_ABSENT) {
+        begin_eval(c, job, j->head);
     }
-    return job->eval_done < job->eval_count;
+    return true;
+}
+
+bool td_co_eval_done(const struct td_job *job, const struct td_job_state *j) {
+    return j->has_head && eval_is_of(job, j->head) && job->eval_done == job->eval_count;
 }
 
 bool td_co_step_closed(const struct td_job *job, const struct td_job_state *j) {
@@ -85,7 +114,7 @@ bool td_co_step_closed(const struct td_job *job, const struct td_job_state *j) {
         return false;
     }
     return j->sealed > j->head.step || j->open_count > 0 || !td_job_eval_due(job, j) ||
-           (eval_is_of(job, j->head) && job->eval_done == job->eval_count);
+           td_co_eval_done(job, j);
 }
 
 // false: it is known, or of nothing.
@@ -213,7 +242,8 @@ static struct wanted find_wanted(const struct td_coordinator *c, const struct td
     if (j->open_count >= job->plan.train_batch_size && !job->plan.rows_job) {
         return wanted_open(c, job, j);
     }
-    if (j->open_count == 0 && eval_is_of(job, j->head)) {
+    bool eval = j->open_count == 0 && eval_is_of(job, j->head);
+    if (eval && line_before_eval(c, j) != TD_LINE_THERE) {
         return wanted_eval(job);
     }
     return (struct wanted){0};
@@ -436,11 +466,15 @@ const char *td_co_unit_waits_for(const struct td_coordinator *c, const struct td
 
 void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
                           const struct td_job_state *j, size_t found, size_t wanted) {
-    bool eval = j->open_count == 0;
+    bool eval = j->open_count == 0, begun = eval && eval_is_of(job, j->head);
     const struct td_member *trainer = td_co_trainer(c, j);
     const char *what = eval ? "rows of validation scored" : "groups arrived";
-    if (!eval && !trainer) {
+    if (!begun && !trainer) {
         td_co_wait(c, job, TD_WAIT_TRAINER, 0, "the train member to report");
+    } else if (eval && !begun) {
+        td_co_wait(c, job, TD_WAIT_SAVE, trainer->id,
+                   "the train member to look whether the metrics of step %llu are written: %s",
+                   (unsigned long long)j->head.step, trainer->report->train->waits_for);
     } else if (!eval && !scanned(c, j)) {
         td_co_wait(c, job, TD_WAIT_SCAN, trainer->id, "the rollout log to be read: %s",
                    trainer->report->train->waits_for);

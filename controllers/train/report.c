@@ -85,6 +85,7 @@ static Tandem__Sync__TrainReport *train_report(struct td_trainc *x, const struct
     td_arrived_report(x, t);
     t->has_metrics = x->disk_known && x->disk.has_line;
     t->metrics_step = t->has_metrics ? x->disk.step : 0;
+    t->metrics_known = td_store_lines_known(x);
     t->saved = !td_store_save_due(x);
     t->n_bad_checkpoints = x->bad_count;
     t->bad_checkpoints = td_memdup(x->bad, x->bad_count * sizeof *x->bad);

@@ -184,6 +184,18 @@ bool td_store_has_line(const struct td_trainc *x, uint64_t step) {
     return x->disk_known && x->disk.has_line && x->disk.step >= step;
 }
 
+// The leader said that nothing more comes to the head's line.
+static bool head_closed(const struct td_trainc *x, const struct td_job_state *j) {
+    return j->has_head && x->closed && x->closed->closed_step == j->head.step &&
+           x->closed->closed_lineage == j->head.lineage;
+}
+
+bool td_store_lines_known(const struct td_trainc *x) {
+    const struct td_job_state *j = td_trainc_job(x);
+    bool due = head_closed(x, j) && !td_store_has_line(x, j->head.step);
+    return x->disk_known && !x->disk_asked && !due;
+}
+
 static struct td_pos ref_of(const struct td_job_state *j, uint64_t step) {
     const struct td_round_state *r = step ? td_job_round(j, step) : NULL;
     return r ? r->ref : no_pos;
@@ -265,7 +277,7 @@ void td_store_close_lines(struct td_trainc *x, struct td_trainc_effects *out) {
         td_trainc_push(out, TD_TC_CUT_METRICS)->round = head;
         return;
     }
-    bool closed = x->closed && x->closed->closed_step == head;
+    bool closed = head_closed(x, j);
     uint64_t step = x->disk.staged_step;
     bool old = x->disk.has_staged && step < head && td_store_staged(x, step) &&
                !td_store_has_line(x, step);

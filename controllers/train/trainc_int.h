@@ -211,6 +211,9 @@ bool td_store_stage(struct td_trainc *x, uint64_t step, struct td_trainc_effects
 void td_store_read_lines(struct td_trainc *x, struct td_trainc_effects *out);
 void td_store_close_lines(struct td_trainc *x, struct td_trainc_effects *out);
 bool td_store_has_line(const struct td_trainc *x, uint64_t step);
+// The disk was looked at, nothing is being written to it, and the head's line is there or waits for
+// a leader's word that did not come yet.
+bool td_store_lines_known(const struct td_trainc *x);
 bool td_store_staged(const struct td_trainc *x, uint64_t step); // under the ref in force
 
 // ---- report.c ----

@@ -254,6 +254,7 @@ static void start_shell(struct td_daemon *d) {
                                     .workq = d->workq,
                                     .logs = &d->logs,
                                     .partitions = (uint32_t)s->log.partitions,
+                                    .shared_dir = s->shared_dir,
                                     .served = job_served,
                                     .user = d};
     d->job_logs = td_job_logs_new(&logs);

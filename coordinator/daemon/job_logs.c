@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
@@ -67,6 +68,16 @@ void td_job_logs_close(struct td_job_logs *l, td_loop_fn *closed, void *user) {
     td_loop_defer(l->opts.loop, on_closed, l);
 }
 
+// What a job leaves beside its log: answers of validations that nobody put together, because it was
+// cancelled or failed, or a leader or a member was late with them. Where this machine does not see
+// the folder, there is nothing to be done.
+static enum td_rc remove_answers(const struct task *t, uint64_t job, struct td_err *err) {
+    char *folder = td_asprintf("%s/jobs/%" PRIu64 "/validation", t->l->opts.shared_dir, job);
+    enum td_rc rc = td_remove_tree(folder, err);
+    td_free(folder);
+    return rc;
+}
+
 static void run_task(void *user) {
     struct task *t = user;
     const struct job_log *g = &t->l->logs[t->index];
@@ -77,6 +88,7 @@ static void run_task(void *user) {
         t->rc = t->rc == TD_ECONFLICT ? TD_OK : t->rc; // by an earlier leader
     } else {
         t->rc = td_logs_delete(t->l->opts.logs, name, &t->err);
+        t->rc = t->rc == TD_OK ? remove_answers(t, g->job, &t->err) : t->rc;
     }
 }
 

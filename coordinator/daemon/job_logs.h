@@ -1,5 +1,6 @@
 // The rollout logs of jobs: the leader makes one for each job that has rollouts, trims it, and
-// deletes it when the job has ended and nobody serves it any more. What exists follows from the
+// deletes it when the job has ended and nobody serves it any more, and what else lies about of the
+// job then. What exists follows from the
 // journal's state, so that a new leader goes on where the old one stopped. Loop thread.
 #ifndef TD_COORDINATOR_JOB_LOGS_H
 #define TD_COORDINATOR_JOB_LOGS_H
@@ -15,6 +16,7 @@ struct td_job_logs_opts {
     struct td_workq *workq;     // making and deleting block
     const struct td_logs *logs; // borrowed
     uint32_t partitions;
+    const char *shared_dir; // borrowed; a job's folder is SHARED_DIR/jobs/ID
     // Does a member still serve the job?
     bool (*served)(void *user, uint64_t job);
     void *user;

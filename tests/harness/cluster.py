@@ -2,6 +2,7 @@
 submitted by the command, state read over HTTP."""
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import re
@@ -395,10 +396,12 @@ class Cluster:
         return Job(self, self.path("job-%d" % self.made), spec)
 
     def left_of_jobs(self):
-        """What must go with a job: its workers, sockets, shared memory and rollout logs."""
+        """What must go with a job: its workers, sockets, shared memory, rollout logs and the
+        answers of its validations."""
         left = ["worker %d" % pid for pid in self.all_workers()] + self.sockets()
         with contextlib.suppress(FileNotFoundError):
             left += [n for n in self.logs() if n.startswith("rollout-")]
+        left += glob.glob(self.path("shared", "jobs", "*", "validation"))
         return left + (os.listdir("/dev/shm") if sandbox.isolated() else [])
 
     def check_clear(self, seconds=10):

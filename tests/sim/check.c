@@ -298,6 +298,7 @@ static void check_gang(struct sim *s, const Tandem__Journal__Gang *b) {
             sim_violation(s, "I10 generation %" PRIu64 " is used again", b->generation);
         }
         f->generation = b->generation;
+        f->gang_ms = s->now;
         f->based = false;
         f->members |= 1u << (b->gangs[i]->members[0] - 1 - NC);
     }
@@ -515,6 +516,7 @@ void check_accepted(struct sim *s, const td_record *r) {
         }
         s->checked_term = r->term;
         memset(s->leased, 0, sizeof s->leased);
+        memset(s->leased_eval, 0, sizeof s->leased_eval);
         s->checked_owner = r->owner;
         return;
     }

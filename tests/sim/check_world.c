@@ -88,6 +88,24 @@ static void check_lease(struct sim *s, const Tandem__Sync__Unit *u, uint64_t ste
     }
 }
 
+// A step whose line of metrics is written is not validated again. A line that the gang before wrote
+// when this one had looked already does not count.
+static void check_eval(struct sim *s, const Tandem__Sync__Unit *u) {
+    int job = job_index(s, u->job);
+    const struct td_job_state *j = job >= 0 ? td_journal_job(&s->truth, u->job) : NULL;
+    const struct td_gang_state *g = j ? td_job_gang(j, "actor") : NULL;
+    if (!g || s->jobs[job].tampered) {
+        return;
+    }
+    const struct lines *l =
+        s->p.assign ? &s->lines[job] : &s->trainers[g->spec->members[0] - 1 - NC].lines;
+    bool seen = l->generation == g->generation || l->closed_ms < s->jobs[job].gang_ms;
+    if (l->disk.has_line && seen && td_version_equal(l->version, td_version_of(u->version))) {
+        sim_violation(s, "step %" PRIu64 " is validated again: its line is written",
+                      u->version->step);
+    }
+}
+
 static void check_target(struct sim *s, const struct td_coordinator *c,
                          const Tandem__Sync__Orders *o) {
     const struct td_job_state *j =
@@ -163,6 +181,10 @@ void check_orders(struct sim *s, int coordinator, const Tandem__Sync__Orders *o,
         if (!u->eval && u->attempt->term == o->term && u->attempt->n > s->leased[coordinator]) {
             s->leased[coordinator] = u->attempt->n;
             check_lease(s, u, u->version->step);
+        }
+        if (u->eval && u->attempt->term == o->term && u->attempt->n > s->leased_eval[coordinator]) {
+            s->leased_eval[coordinator] = u->attempt->n;
+            check_eval(s, u);
         }
         if (u->eval || s->p.single || u->attempt->term != o->term ||
             s->now >= s->lead_ms + LEASE_MS) {

@@ -90,7 +90,7 @@ struct lines *lines_of(struct sim *s, int trainer) {
 
 struct line_change {
     enum td_trainc_effect_kind kind;
-    uint64_t round, job;
+    uint64_t round, job, generation, lineage; // lineage: of the head
     struct td_pos ref;
 };
 
@@ -127,6 +127,10 @@ static void change_lines(struct sim *s, struct event *e) {
         d->has_line = true;
         d->step = c->round;
         lines->count++;
+        lines->version = (struct td_version){c->lineage, c->round};
+        lines->generation = c->generation;
+        lines->closed_ms = s->now;
+        fault_at_close(s);
         break;
     default: // CUT_METRICS: lines of later steps go
         lines->count -= d->has_line && d->step > c->round ? d->step - c->round : 0;
@@ -135,6 +139,18 @@ static void change_lines(struct sim *s, struct event *e) {
     }
     struct td_trainc_event r = {.kind = TD_TC_METRICS, .metrics = d};
     trainer_event(s, e->proc, &r);
+}
+
+static struct line_change *change_of(const struct sim *s, int trainer,
+                                     const struct td_trainc_effect *e) {
+    const struct td_journal_state *state = td_trainc_journal(s->trainers[trainer].machine);
+    const struct td_job_state *j = td_journal_job(state, e->job);
+    struct line_change c = {.kind = e->kind, .round = e->round, .job = e->job, .ref = e->ref};
+    if (j) {
+        c.lineage = j->head.lineage;
+        c.generation = td_job_gang(j, "actor")->generation;
+    }
+    return td_memdup(&c, sizeof c);
 }
 
 void disk_effect(struct sim *s, int trainer, const struct td_trainc_effect *e) {
@@ -155,8 +171,7 @@ void disk_effect(struct sim *s, int trainer, const struct td_trainc_effect *e) {
         break;
     default: {
         struct msg *m = sim_msg();
-        m->more = td_memdup(&(struct line_change){e->kind, e->round, e->job, e->ref},
-                            sizeof(struct line_change));
+        m->more = change_of(s, trainer, e);
         sim_after(s, delay, proc, change_lines, m);
         break;
     }

@@ -140,7 +140,7 @@ static void kill_now(struct sim *s, struct event *e) {
     int proc = (int)e->a;
     if (s->faults_on && s->procs[proc].alive) {
         sim_kill(s, proc);
-        if (s->procs[proc].kind == TRAINER) {
+        if (s->procs[proc].kind == TRAINER || s->procs[proc].kind == COORDINATOR) {
             restart_later(s, proc);
         }
     }
@@ -203,6 +203,15 @@ void fault_at_finish(struct sim *s, int trainer) {
 void fault_at_save(struct sim *s, int trainer) {
     if (s->p.crash && triggered(s)) {
         kill_soon(s, proc_of(TRAINER, trainer, 0), 15);
+    }
+}
+
+// The line of a validated step is written; its leader dies before it hears so.
+void fault_at_close(struct sim *s) {
+    for (int i = 0; i < NC && s->p.crash && s->p.validation; i++) {
+        if (s->coordinators[i] && td_coordinator_leads(s->coordinators[i]) && triggered(s)) {
+            kill_soon(s, proc_of(COORDINATOR, i, 0), 10);
+        }
     }
 }
 

@@ -136,7 +136,10 @@ struct folder {
 struct lines { // metrics.jsonl of one train controller and job
     struct td_metrics_on_disk disk;
     uint64_t count; // lines ever closed and not cut
-    uint64_t known_job;
+    // the last line: of which version, by which generation, since when
+    struct td_version version;
+    uint64_t generation;
+    int64_t closed_ms;
 };
 
 struct trainer {
@@ -269,6 +272,7 @@ struct job_facts {
     bool seen_end, cancelled_by_user, has_head, based;
     bool tampered; // a forged record was accepted: what is trained is not expected any more
     uint64_t sealed, lineage, generation;
+    int64_t gang_ms; // since when there is that generation
     struct td_version head;
     struct known_group *groups;
     size_t group_count, group_cap;
@@ -302,7 +306,8 @@ struct sim {
     struct td_journal_state truth;
     int64_t lead_ms; // the last LEAD was accepted
     uint64_t checked_term, checked_owner;
-    uint64_t leased[NC];   // attempts of this term that orders of that coordinator have shown
+    // attempts of this term that orders of that coordinator have shown
+    uint64_t leased[NC], leased_eval[NC];
     int64_t *state_starts; // accepted STATEs
     size_t state_start_count, state_start_cap;
 
@@ -443,6 +448,7 @@ void fault_at_seal(struct sim *s, const Tandem__Journal__Seal *b);
 void fault_at_commit(struct sim *s, uint64_t job);
 void fault_at_finish(struct sim *s, int trainer);
 void fault_at_save(struct sim *s, int trainer);
+void fault_at_close(struct sim *s);
 void fault_at_landing(struct sim *s, int job);
 bool fault_half_applied(struct sim *s, int trainer);
 void forge_remember(struct sim *s, const Tandem__Sync__Report *report);

@@ -219,6 +219,7 @@ Tandem__Sync__Report *bench_train(struct bench *b) {
     Tandem__Sync__Report *r;
     NEW(b, r, sync, report);
     r->member = TRAIN;
+    r->term = b->truth.term;
     r->kind = TANDEM__SYNC__MEMBER_KIND__TRAIN;
     r->report = 1;
     r->build = (char *)"now";
@@ -233,7 +234,9 @@ Tandem__Sync__Report *bench_train(struct bench *b) {
     r->train->job = JOB;
     r->train->generation = g->generation;
     r->train->lineage = j->lineage;
-    r->train->scanned = r->train->loaded = r->train->saved = r->train->has_metrics = true;
+    r->train->scanned = r->train->loaded = r->train->saved = true;
+    r->train->metrics_known = true;
+    r->train->has_metrics = j->has_head;
     r->train->metrics_step = j->head.step;
     r->train->arrived = bench_make(b, 16 * sizeof *r->train->arrived);
     return r;

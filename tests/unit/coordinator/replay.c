@@ -283,6 +283,7 @@ void replay_report_train(struct replay *b, uint64_t member, const struct replay_
         t.lineage = j->lineage;
         t.lost = say->lost;
         t.scanned = !say->unscanned;
+        t.metrics_known = true;
         t.has_metrics = t.saved = say->closed;
         t.metrics_step = say->closed ? j->head.step : 0;
         t.waits_for = (char *)"";

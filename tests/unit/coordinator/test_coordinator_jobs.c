@@ -7,7 +7,7 @@
 
 #include "tests/unit/coordinator/bench.h"
 
-// A job whose gang has loaded the initial state and whose step 0 is committed.
+// A job whose gang has loaded the initial state and whose step 0 is committed and closed.
 static void begin(struct bench *b) {
     bench_start(b, 0, true);
     bench_submit(b, 0, "first", 5, 4);
@@ -17,6 +17,7 @@ static void begin(struct bench *b) {
     bench_add_finished(b, r);
     bench_report(b, 0, r);
     assert_non_null(bench_job(b));
+    bench_report(b, 0, bench_train(b));
 }
 
 static void train(struct bench *b) {
@@ -228,46 +229,132 @@ static void test_jobs_nothing_is_leased_before_the_log_was_read(void **unused) {
     bench_fini(&b);
 }
 
-static void test_jobs_validation_comes_before_the_next_draw(void **unused) {
-    (void)unused;
-    struct bench b;
-    struct td_job_view view;
-    bench_init(&b);
-    b.plan.val_rows = 3;
-    b.plan.val_before_train = true;
-    begin(&b);
-    bench_report(&b, 0, bench_train(&b));
-    assert_int_equal(wait_of(&b, &view), TD_WAIT_ROLLOUT);
-    assert_false(b.orders[TRAIN]->step_closed);
-    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
-    const Tandem__Sync__Orders *o = b.orders[ROLL];
-    assert_int_equal(o->n_units, 3);
-    assert_true(o->units[0]->eval);
-    Tandem__Sync__Report *r = bench_roll(&b, ROLL, 1);
+// The head's line of metrics is known to be absent.
+static Tandem__Sync__Report *no_line(struct bench *b) {
+    Tandem__Sync__Report *r = bench_train(b);
+    r->train->has_metrics = false;
+    return r;
+}
+
+static void begin_validated(struct bench *b) {
+    bench_init(b);
+    b->plan.val_rows = 3;
+    b->plan.val_before_train = true;
+    bench_start(b, 0, true);
+    bench_submit(b, 0, "first", 5, 4);
+    bench_report(b, 0, bench_train(b));
+    bench_report(b, 0, bench_train(b));
+    Tandem__Sync__Report *r = bench_train(b);
+    bench_add_finished(b, r);
+    r->train->metrics_known = false;
+    bench_report(b, 0, r);
+    assert_string_equal(bench_names(b, 5), "COMMIT");
+}
+
+static void score_all(struct bench *b) {
+    const Tandem__Sync__Orders *o = b->orders[ROLL];
+    Tandem__Sync__Report *r = bench_roll(b, ROLL, 1);
     for (size_t i = 0; i < 3; i++) {
-        Tandem__Sync__UnitReport *u = bench_make(&b, sizeof *u);
+        Tandem__Sync__UnitReport *u = bench_make(b, sizeof *u);
         tandem__sync__unit_report__init(u);
         u->job = JOB;
         u->eval = true;
         u->attempt = (Tandem__Sync__Attempt *)td_message_dup(o->units[i]->attempt);
-        u->scores = bench_make(&b, sizeof *u->scores);
-        u->scores[0] = bench_make(&b, sizeof **u->scores);
+        u->scores = bench_make(b, sizeof *u->scores);
+        u->scores[0] = bench_make(b, sizeof **u->scores);
         tandem__sync__eval_score__init(u->scores[0]);
         u->scores[0]->index = i;
         u->scores[0]->n_score = 1;
-        u->scores[0]->score = bench_make(&b, sizeof(double));
+        u->scores[0]->score = bench_make(b, sizeof(double));
         u->scores[0]->score[0] = 0.5 * (double)i;
         u->n_scores = 1;
         r->rollout->units[r->rollout->n_units++] = u;
     }
-    bench_report(&b, 0, r);
+    bench_report(b, 0, r);
     for (size_t i = 0; i < 3; i++) {
         tandem__sync__attempt__free_unpacked(r->rollout->units[i]->attempt, NULL);
     }
+}
+
+static void test_jobs_validation_comes_before_the_next_draw(void **unused) {
+    (void)unused;
+    struct bench b;
+    struct td_job_view view;
+    begin_validated(&b);
+    bench_report(&b, 0, no_line(&b));
+    assert_int_equal(wait_of(&b, &view), TD_WAIT_ROLLOUT);
+    assert_false(b.orders[TRAIN]->step_closed);
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+    assert_int_equal(units_of(&b, ROLL), 3);
+    assert_true(b.orders[ROLL]->units[0]->eval);
+    score_all(&b);
     assert_true(b.orders[TRAIN]->step_closed);
     assert_int_equal(b.orders[TRAIN]->n_eval, 3);
     assert_true(b.orders[TRAIN]->eval[2]->score[0] == 1.0);
+    assert_int_equal(b.orders[TRAIN]->closed_lineage, bench_job(&b)->head.lineage);
+    assert_int_equal(wait_of(&b, &view), TD_WAIT_SAVE);
+    bench_report(&b, 0, bench_train(&b));
     assert_string_equal(bench_names(&b, 6), "DRAW");
+    bench_fini(&b);
+}
+
+// What is not known to be absent is not validated; which reports do not say so.
+static void test_jobs_validation_waits_for_the_line_to_be_absent(void **unused) {
+    (void)unused;
+    for (int lacking = 0; lacking < 4; lacking++) {
+        struct bench b;
+        struct td_job_view view;
+        begin_validated(&b);
+        Tandem__Sync__Report *r = no_line(&b);
+        r->train->metrics_known = lacking != 0;
+        r->term -= lacking == 1; // it may still close the step on an older leader's word
+        r->train->generation -= lacking == 2;
+        r->train->lineage += lacking == 3;
+        bench_report(&b, 0, r);
+        bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+        assert_int_equal(units_of(&b, ROLL), 0);
+        assert_int_equal(wait_of(&b, &view), TD_WAIT_SAVE);
+        assert_int_equal(view.member, TRAIN);
+        assert_false(b.orders[TRAIN]->step_closed);
+        bench_report(&b, 0, no_line(&b));
+        assert_int_equal(units_of(&b, ROLL), 3);
+        bench_fini(&b);
+    }
+}
+
+// A leader that was not there when the step was closed hears that it is.
+static void test_jobs_closed_step_is_not_validated_again(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin_validated(&b);
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+    assert_int_equal(units_of(&b, ROLL), 0);
+    Tandem__Sync__Report *r = bench_train(&b);
+    r->train->saved = false;
+    bench_report(&b, 0, r);
+    assert_int_equal(units_of(&b, ROLL), 0);
+    struct td_job_view view;
+    assert_int_equal(wait_of(&b, &view), TD_WAIT_SAVE);
+    bench_report(&b, 0, bench_train(&b));
+    assert_string_equal(bench_names(&b, 6), "DRAW");
+    assert_int_equal(b.orders[TRAIN]->n_eval, 0);
+    bench_fini(&b);
+}
+
+// A line that comes while the step is validated (from a member that led its gang before) ends that.
+static void test_jobs_line_ends_a_validation(void **unused) {
+    (void)unused;
+    struct bench b;
+    begin_validated(&b);
+    bench_report(&b, 0, no_line(&b));
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+    assert_int_equal(units_of(&b, ROLL), 3);
+    bench_report(&b, 0, bench_train(&b));
+    assert_string_equal(bench_names(&b, 6), "DRAW");
+    bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+    assert_int_equal(units_of(&b, ROLL), 2);
+    assert_false(b.orders[ROLL]->units[0]->eval);
+    assert_int_equal(b.orders[TRAIN]->n_eval, 0); // half of a validation is none
     bench_fini(&b);
 }
 
@@ -513,6 +600,9 @@ int main(void) {
         cmocka_unit_test(test_jobs_report_of_units_is_answered_alone),
         cmocka_unit_test(test_jobs_nothing_is_leased_before_the_log_was_read),
         cmocka_unit_test(test_jobs_validation_comes_before_the_next_draw),
+        cmocka_unit_test(test_jobs_validation_waits_for_the_line_to_be_absent),
+        cmocka_unit_test(test_jobs_closed_step_is_not_validated_again),
+        cmocka_unit_test(test_jobs_line_ends_a_validation),
         cmocka_unit_test(test_jobs_lost_record_is_generated_again_and_sealed_anew),
         cmocka_unit_test(test_jobs_lost_record_of_a_committed_round_ends_the_job),
         cmocka_unit_test(test_jobs_mismatch_ends_the_job_with_both_digests_or_forks),

@@ -60,7 +60,19 @@ static void test_job_names_validation(void **unused) {
     replay_init(&b);
     b.plan.val_rows = 3;
     b.plan.val_before_train = true;
-    replay_start(&b);
+    replay_deliver(&b);
+    replay_tick(&b, REPLAY_TAKEOVER_MS);
+    replay_submit(&b, "first", 4);
+    replay_report_train(&b, 1, &nothing_yet);
+    replay_report_train(&b, 1, &nothing_yet);
+    replay_report_train(&b, 1, &(struct replay_train){.finished = true});
+    assert_wait(&b, TD_WAIT_ROLLOUT, 0);
+    replay_restart(&b); // whether the step was closed meanwhile is not known to who leads now
+    replay_deliver(&b);
+    replay_tick(&b, REPLAY_TAKEOVER_MS);
+    replay_tick(&b, REPLAY_TAKEOVER_MS);
+    assert_wait(&b, TD_WAIT_TRAINER, 0);
+    replay_report_train(&b, 1, &nothing_yet);
     assert_wait(&b, TD_WAIT_ROLLOUT, 0);
     replay_report_rollout(&b, 2, 8);
     replay_tick(&b, 1);

@@ -364,6 +364,7 @@ static void test_trainc_redo_mismatch_and_fork(void **state) {
     assert_int_equal(t->finished->state_digest, world_state_digest(found));
     world_commit(w);
     world_run(w);
+    check_lines(w, 1); // the order to close step 2 was of the lineage before
     world_close_step(w);
     world_run(w);
     check_lines(w, 2);

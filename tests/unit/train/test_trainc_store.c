@@ -28,6 +28,36 @@ static bool there(const struct world *w, uint64_t id) {
     return false;
 }
 
+// The leader may take a line for absent only while nothing can bring it but its own word.
+static void test_store_absent_lines_stay_absent(void **state) {
+    (void)state;
+    struct world *w = world_new(1);
+    world_gang(w, WORLD_MEMBER);
+    assert_true(world_run_until(w, TD_TC_READ_METRICS));
+    for (size_t i = 0; i < w->queue_count; i++) {
+        bool known = w->queue[i].kind == TD_TC_REPORT && w->queue[i].report->train->metrics_known;
+        assert_false(known);
+    }
+    world_run(w);
+    assert_true(world_report(w)->metrics_known);
+    world_restore(w, 0);
+    world_run(w);
+    world_commit(w);
+    world_run(w);
+    assert_true(world_report(w)->metrics_known && !world_report(w)->has_metrics);
+    world_close_step(w);
+    assert_true(world_run_until(w, TD_TC_CLOSE_METRICS));
+    assert_int_equal(w->queue_count, 2);
+    assert_int_equal(w->queue[1].kind, TD_TC_REPORT);
+    assert_false(w->queue[1].report->train->metrics_known);
+    world_crash(w); // the order is forgotten with the process, the line is not written
+    world_start(w);
+    world_attach(w, 0);
+    world_run(w);
+    assert_true(world_report(w)->metrics_known && !world_report(w)->has_metrics);
+    world_free(w);
+}
+
 // Two are kept; the third pushes the oldest out, and only then is it deleted.
 static void test_store_pushed_out(void **state) {
     (void)state;
@@ -229,6 +259,7 @@ static void test_store_stages_after_restart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_store_absent_lines_stay_absent),
         cmocka_unit_test(test_store_pushed_out),
         cmocka_unit_test(test_store_generations),
         cmocka_unit_test(test_store_restart_keeps_unjournaled),

@@ -247,6 +247,7 @@ void world_close_step(struct world *w) {
     o.job = WORLD_JOB;
     o.step_closed = true;
     o.closed_step = world_job(w)->head.step;
+    o.closed_lineage = world_job(w)->head.lineage;
     struct td_trainc_event e = {.kind = TD_TC_ORDERS, .orders = &o};
     world_event(w, &e);
 }
