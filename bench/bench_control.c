@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "bench/control.h"
+#include "bench/settings.h"
 #include "lib/base/buf.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
@@ -28,11 +29,6 @@ enum { START_MS = 120000, LOOK_MS = 50 };
 
 const Tandem__Journal__DataIndex control_index = {
     PROTOBUF_C_MESSAGE_INIT(&tandem__journal__data_index__descriptor), 200000, 1, 2, 3, 4, 0};
-
-struct setting {
-    const char *name;
-    long value;
-};
 
 struct bench {
     struct control control;
@@ -55,26 +51,6 @@ void control_note(struct control *c, struct latencies *to, int64_t since_ns) {
     if (c->measuring) {
         TD_GROW(to->v, to->cap, to->count + 1);
         to->v[to->count++] = td_clock_ns() - since_ns;
-    }
-}
-
-static void parse(struct bench *b, int argc, char **argv) {
-    for (int i = 4; i < argc; i++) {
-        const char *eq = strchr(argv[i], '=');
-        size_t n = eq ? (size_t)(eq - argv[i]) : 0;
-        struct setting *s = NULL;
-        for (int k = 0; k < SETTINGS; k++) {
-            if (n > 0 && strlen(b->set[k].name) == n && !strncmp(b->set[k].name, argv[i], n)) {
-                s = &b->set[k];
-            }
-        }
-        char *end = NULL;
-        long value = s ? strtol(eq + 1, &end, 10) : 0;
-        if (!s || *end || value < 0 || value > 1000000) {
-            control_fail(argv[i]);
-            return;
-        }
-        s->value = value;
     }
 }
 
@@ -123,7 +99,7 @@ static void submit(struct bench *b) {
                          " max_response_length: 1024}, actor_rollout_ref: {model: {path: /none},"
                          " actor: {ppo_max_token_len_per_gpu: 16384, use_dynamic_bsz: true},"
                          " rollout: {n: 8, temperature: 1.0}},"
-                         " trainer: {total_epochs: 1000, total_training_steps: 100000},"
+                         " trainer: {total_epochs: 1000, total_training_steps: 1000000},"
                          " tandem: {kind: grpo, rollout: {unit_groups: 1},"
                          " rewards: [{data_source: none, grader: exact}]}}";
     char batch[64], mini[64], *overrides[] = {batch, mini};
@@ -176,20 +152,10 @@ static void begin_measuring(struct bench *b) {
     b->commits = steps_of(&b->control);
 }
 
-static int by_value(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile_ms(const struct latencies *l, double p) {
-    size_t at = (size_t)(p / 100 * (double)l->count);
-    return l->count ? (double)l->v[at < l->count ? at : l->count - 1] / 1e6 : 0;
-}
-
 static void print(const char *name, struct latencies *l) {
-    qsort(l->v, l->count, sizeof *l->v, by_value);
-    printf(",\"%s\":{\"n\":%zu,\"p50\":%.2f,\"p95\":%.2f,\"p99\":%.2f}", name, l->count,
-           percentile_ms(l, 50), percentile_ms(l, 95), percentile_ms(l, 99));
+    printf(",\"%s\":{\"n\":%zu,", name, l->count);
+    print_percentiles(l->v, l->count);
+    printf("}");
 }
 
 static void finish(struct bench *b) {
@@ -254,13 +220,12 @@ static void start(struct bench *b, const char *address, const char *log_folder) 
 int main(int argc, char **argv) {
     struct bench *b = td_alloc(sizeof *b);
     static const struct setting defaults[SETTINGS] = {
-        {"controllers", 16}, {"workers", 8},    {"seconds", 20}, {"warmup", 5},
-        {"group_ms", 8000},  {"train_ms", 500}, {"batch", 0}};
+        {"controllers", 16, 2, 1000000}, {"workers", 8, 1, 1000000},
+        {"seconds", 20, 1, 1000000},     {"warmup", 5, 0, 1000000},
+        {"group_ms", 8000, 0, 1000000},  {"train_ms", 500, 0, 1000000},
+        {"batch", 0, 0, 1000000}};
     memcpy(b->set, defaults, sizeof defaults);
-    if (argc < 4) {
-        control_fail("usage: bench_control ADDRESS LOG_FOLDER PID [name=value ...]");
-    }
-    parse(b, argc, argv);
+    settings_parse("ADDRESS LOG_FOLDER PID", b->set, SETTINGS, argc, argv);
     b->pid = (int)strtol(argv[3], NULL, 10);
     struct control *c = &b->control;
     c->roller_count = (size_t)b->set[CONTROLLERS].value - 1;

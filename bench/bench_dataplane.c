@@ -8,13 +8,13 @@
 // Latency is the time from before the encoding until the reader has decoded the record, in ms.
 //
 //   bench_dataplane file FOLDER | kafka HOST:PORT [seconds=4] [partitions=4] [fsync=1]
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/settings.h"
 #include "controllers/common/record.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
@@ -27,15 +27,10 @@ enum phase { FLOOD, PACED, PHASES, END = PHASES };
 static const char *const phase_names[] = {"flood", "paced"};
 static const size_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 5 << 20};
 
-struct setting {
-    const char *name;
-    long value;
-};
-
 struct bench {
     struct setting set[SETTINGS];
     struct td_logs logs;
-    char name[32];
+    char name[TD_ROLLOUT_LOG_NAME];
     uint64_t id;
     size_t bytes;                // of a record, about
     _Atomic uint64_t seen_count; // by the reader; the writer waits for it between phases
@@ -170,28 +165,17 @@ static void on_error(void *user, const struct td_err *err) {
     fail(err->msg);
 }
 
-static int by_value(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double late_ms(const struct heard *h, double p) {
-    size_t at = (size_t)(p / 100 * (double)h->count);
-    return h->count ? (double)h->late_ns[at < h->count ? at : h->count - 1] / 1e6 : 0;
-}
-
-static void print(const struct reader *x) {
+static void print(struct reader *x) {
     printf("{\"log\":\"%s\",\"fsync\":%ld,\"bytes\":%zu",
            x->bench->logs.kind == TD_LOGS_KAFKA ? "kafka" : "file", x->bench->set[FSYNC].value,
            x->bench->bytes);
     for (int i = 0; i < PHASES; i++) {
-        const struct heard *h = &x->heard[i];
+        struct heard *h = &x->heard[i];
         double s = (double)(h->last_ns - h->first_ns) / 1e9;
-        qsort(h->late_ns, h->count, sizeof *h->late_ns, by_value);
-        printf(",\"%s\":{\"n\":%zu,\"records_s\":%.1f,\"mb_s\":%.1f,\"p50\":%.2f,\"p95\":%.2f,"
-               "\"p99\":%.2f}",
-               phase_names[i], h->count, (double)h->count / s, (double)h->bytes / 1e6 / s,
-               late_ms(h, 50), late_ms(h, 95), late_ms(h, 99));
+        printf(",\"%s\":{\"n\":%zu,\"records_s\":%.1f,\"mb_s\":%.1f,", phase_names[i], h->count,
+               (double)h->count / s, (double)h->bytes / 1e6 / s);
+        print_percentiles(h->late_ns, h->count);
+        printf("}");
     }
     printf("}\n");
     fflush(stdout);
@@ -334,7 +318,7 @@ static void measure(struct bench *b) {
     pthread_t reader;
     b->seen_count = 0;
     b->id = (td_mix64((uint64_t)td_clock_ns()) ^ b->bytes) | 1;
-    snprintf(b->name, sizeof b->name, "rollout-%016" PRIx64, b->id);
+    td_logs_rollout_name(b->id, b->name);
     if (td_logs_create(&b->logs, b->name, b->id, (uint32_t)b->set[PARTITIONS].value, &err) !=
         TD_OK) {
         fail(err.msg);
@@ -349,34 +333,15 @@ static void measure(struct bench *b) {
     }
 }
 
-static void parse(struct bench *b, int argc, char **argv) {
-    for (int i = 3; i < argc; i++) {
-        const char *eq = strchr(argv[i], '=');
-        size_t n = eq ? (size_t)(eq - argv[i]) : 0;
-        struct setting *s = NULL;
-        for (int k = 0; k < SETTINGS; k++) {
-            if (n > 0 && strlen(b->set[k].name) == n && !strncmp(b->set[k].name, argv[i], n)) {
-                s = &b->set[k];
-            }
-        }
-        char *end = NULL;
-        long value = s ? strtol(eq + 1, &end, 10) : 0;
-        if (!s || *end || value < (s == &b->set[FSYNC] ? 0 : 1) ||
-            value > (s == &b->set[PARTITIONS] ? TD_LOG_PARTITIONS_MAX : 3600)) {
-            fail(argv[i]);
-            return;
-        }
-        s->value = value;
-    }
-}
-
 int main(int argc, char **argv) {
-    struct bench b = {.set = {{"seconds", 4}, {"partitions", 4}, {"fsync", 1}}};
-    if (argc < 3 || (strcmp(argv[1], "file") != 0 && strcmp(argv[1], "kafka") != 0)) {
-        fail("usage: bench_dataplane file FOLDER | kafka HOST:PORT [name=value ...]");
-    }
-    parse(&b, argc, argv);
+    struct bench b = {.set = {{"seconds", 4, 1, 3600},
+                              {"partitions", 4, 1, TD_LOG_PARTITIONS_MAX},
+                              {"fsync", 1, 0, 1}}};
+    settings_parse("file|kafka FOLDER|HOST:PORT", b.set, SETTINGS, argc, argv);
     bool kafka = strcmp(argv[1], "kafka") == 0;
+    if (!kafka && strcmp(argv[1], "file") != 0) {
+        fail("the kinds are file and kafka");
+    }
     b.logs = (struct td_logs){.kind = kafka ? TD_LOGS_KAFKA : TD_LOGS_FILE,
                               .folder = argv[2],
                               .brokers = argv[2],

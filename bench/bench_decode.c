@@ -9,13 +9,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/settings.h"
 #include "lib/base/mem.h"
 #include "workers/engine/generate.h"
-
-struct setting {
-    const char *name;
-    long value;
-};
 
 enum { SEQUENCES, SAMPLES, PROMPT, NEW, THREADS, REPEAT, SETTINGS };
 
@@ -26,26 +22,6 @@ struct bench {
     struct td_weights weights;
     struct td_generator *generator;
 };
-
-static enum td_rc parse(struct bench *b, int argc, char **argv, struct td_err *err) {
-    for (int i = 2; i < argc; i++) {
-        const char *eq = strchr(argv[i], '=');
-        size_t n = eq ? (size_t)(eq - argv[i]) : 0;
-        struct setting *s = NULL;
-        for (int k = 0; k < SETTINGS; k++) {
-            if (n > 0 && strlen(b->set[k].name) == n && !strncmp(b->set[k].name, argv[i], n)) {
-                s = &b->set[k];
-            }
-        }
-        char *end = NULL;
-        long value = s ? strtol(eq + 1, &end, 10) : 0;
-        if (!s || value < 1 || value > 1000000 || *end) {
-            return td_fail(err, TD_EINVAL, "argument '%s'", argv[i]);
-        }
-        s->value = value;
-    }
-    return TD_OK;
-}
 
 static enum td_rc open_all(struct bench *b, const char *dir, struct td_err *err) {
     struct td_model_config config;
@@ -128,23 +104,16 @@ static enum td_rc run_round(struct bench *b, double *seconds, struct td_err *err
 }
 
 int main(int argc, char **argv) {
-    struct bench b = {.set = {{"sequences", 512},
-                              {"samples", 8},
-                              {"prompt", 6},
-                              {"new", 12},
-                              {"threads", 2},
-                              {"repeat", 3}}};
+    struct bench b = {.set = {{"sequences", 512, 1, 1000000},
+                              {"samples", 8, 1, 1000000},
+                              {"prompt", 6, 1, 1000000},
+                              {"new", 12, 1, 1000000},
+                              {"threads", 2, 1, 1000000},
+                              {"repeat", 3, 1, 1000000}}};
     struct td_err err = {0};
-    if (argc < 2) {
-        fprintf(stderr,
-                "usage: %s FOLDER [sequences=512] [samples=8] [prompt=6] [new=12] "
-                "[threads=2] [repeat=3]\n",
-                argv[0]);
-        return 2;
-    }
+    settings_parse("FOLDER", b.set, SETTINGS, argc, argv);
     double best = 0;
-    enum td_rc rc = parse(&b, argc, argv, &err);
-    rc = rc ? rc : open_all(&b, argv[1], &err);
+    enum td_rc rc = open_all(&b, argv[1], &err);
     for (long i = 0; rc == TD_OK && i <= b.set[REPEAT].value; i++) { // the first warms up
         double seconds = 0;
         rc = run_round(&b, &seconds, &err);

@@ -14,13 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench/settings.h"
 #include "lib/base/mem.h"
 #include "workers/engine/train.h"
-
-struct setting {
-    const char *name;
-    long value;
-};
 
 enum { SFT, ROWS, LENGTH, MICRO, THREADS, REPEAT, SETTINGS };
 
@@ -36,26 +32,6 @@ struct bench {
 struct seconds { // of one round, by phase
     double prep, step, finish;
 };
-
-static enum td_rc parse(struct bench *b, int argc, char **argv, struct td_err *err) {
-    for (int i = 2; i < argc; i++) {
-        const char *eq = strchr(argv[i], '=');
-        size_t n = eq ? (size_t)(eq - argv[i]) : 0;
-        struct setting *s = NULL;
-        for (int k = 0; k < SETTINGS; k++) {
-            if (n > 0 && strlen(b->set[k].name) == n && !strncmp(b->set[k].name, argv[i], n)) {
-                s = &b->set[k];
-            }
-        }
-        char *end = NULL;
-        long value = s ? strtol(eq + 1, &end, 10) : 0;
-        if (!s || value < (s == &b->set[SFT] ? 0 : 1) || value > 1000000 || *end) {
-            return td_fail(err, TD_EINVAL, "argument '%s'", argv[i]);
-        }
-        s->value = value;
-    }
-    return b->set[LENGTH].value > 5 ? TD_OK : td_fail(err, TD_EINVAL, "length must be above 5");
-}
 
 static enum td_rc open_all(struct bench *b, const char *dir, struct td_err *err) {
     struct td_model_config shape;
@@ -178,24 +154,17 @@ static enum td_rc run_round(struct bench *b, uint64_t round, struct seconds *out
 }
 
 int main(int argc, char **argv) {
-    struct bench b = {.set = {{"sft", 0},
-                              {"rows", 512},
-                              {"length", 8},
-                              {"micro", 8192},
-                              {"threads", 2},
-                              {"repeat", 5}},
+    struct bench b = {.set = {{"sft", 0, 0, 1000000},
+                              {"rows", 512, 1, 1000000},
+                              {"length", 8, 6, 1000000},
+                              {"micro", 8192, 1, 1000000},
+                              {"threads", 2, 1, 1000000},
+                              {"repeat", 5, 1, 1000000}},
                       .batch = -1};
     struct td_err err = {0};
-    if (argc < 2) {
-        fprintf(stderr,
-                "usage: %s FOLDER [sft=0] [rows=512] [length=8] [micro=8192] [threads=2] "
-                "[repeat=5]\n",
-                argv[0]);
-        return 2;
-    }
+    settings_parse("FOLDER", b.set, SETTINGS, argc, argv);
     struct seconds best = {0};
-    enum td_rc rc = parse(&b, argc, argv, &err);
-    rc = rc ? rc : open_all(&b, argv[1], &err);
+    enum td_rc rc = open_all(&b, argv[1], &err);
     rc = rc ? rc : make_batch(&b, &err);
     for (long i = 0; rc == TD_OK && i <= b.set[REPEAT].value; i++) { // the first warms up
         struct seconds s = {0};

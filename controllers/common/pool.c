@@ -234,6 +234,18 @@ static void slot_up(struct slot *s, const Tandem__Worker__Status *status) {
     s->pool->config.fns.up(s->pool->config.user, s->index, status);
 }
 
+static void slot_attach(struct slot *s) {
+    Tandem__Worker__Attach body = TANDEM__WORKER__ATTACH__INIT;
+    body.protocol = TD_IPC_PROTOCOL;
+    body.controller = s->pool->config.controller;
+    body.job = s->pool->config.job;
+    body.journal_id = s->pool->config.journal_id;
+    td_frame frame = TANDEM__WORKER__FRAME__INIT;
+    frame.body_case = TANDEM__WORKER__FRAME__BODY_ATTACH;
+    frame.attach = &body;
+    slot_send(s, &frame, -1, NULL, NULL);
+}
+
 static void on_setup_reply(void *user, int worker, const td_frame *f, const int *fds) {
     struct slot *s = user;
     (void)worker;
@@ -248,15 +260,7 @@ static void on_setup_reply(void *user, int worker, const td_frame *f, const int 
         slot_failed(s, &err);
         return;
     }
-    Tandem__Worker__Attach body = TANDEM__WORKER__ATTACH__INIT;
-    body.protocol = TD_IPC_PROTOCOL;
-    body.controller = s->pool->config.controller;
-    body.job = s->pool->config.job;
-    body.journal_id = s->pool->config.journal_id;
-    td_frame frame = TANDEM__WORKER__FRAME__INIT;
-    frame.body_case = TANDEM__WORKER__FRAME__BODY_ATTACH;
-    frame.attach = &body;
-    slot_send(s, &frame, -1, NULL, NULL); // once more, for the status after Setup
+    slot_attach(s); // once more, for the status after Setup
 }
 
 static void slot_attached(struct slot *s, const Tandem__Worker__Status *status) {
@@ -327,15 +331,7 @@ static void slot_connect(struct slot *s) {
         return;
     }
     s->state = SLOT_ATTACHING;
-    Tandem__Worker__Attach body = TANDEM__WORKER__ATTACH__INIT;
-    body.protocol = TD_IPC_PROTOCOL;
-    body.controller = s->pool->config.controller;
-    body.job = s->pool->config.job;
-    body.journal_id = s->pool->config.journal_id;
-    td_frame frame = TANDEM__WORKER__FRAME__INIT;
-    frame.body_case = TANDEM__WORKER__FRAME__BODY_ATTACH;
-    frame.attach = &body;
-    slot_send(s, &frame, -1, NULL, NULL);
+    slot_attach(s);
 }
 
 static void take_reply(struct slot *s, const td_frame *f, const int *fds) {

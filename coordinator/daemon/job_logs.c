@@ -2,7 +2,6 @@
 #include "coordinator/daemon/job_logs.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
@@ -36,10 +35,6 @@ struct task {
     enum td_rc rc;
     struct td_err err;
 };
-
-void td_rollout_log_name(uint64_t log, char *out) {
-    snprintf(out, 32, "rollout-%016" PRIx64, log);
-}
 
 struct td_job_logs *td_job_logs_new(const struct td_job_logs_opts *opts) {
     struct td_job_logs *l = td_alloc(sizeof *l);
@@ -81,8 +76,8 @@ static enum td_rc remove_answers(const struct task *t, uint64_t job, struct td_e
 static void run_task(void *user) {
     struct task *t = user;
     const struct job_log *g = &t->l->logs[t->index];
-    char name[32];
-    td_rollout_log_name(g->id, name);
+    char name[TD_ROLLOUT_LOG_NAME];
+    td_logs_rollout_name(g->id, name);
     if (t->make) {
         t->rc = td_logs_create(t->l->opts.logs, name, g->id, t->l->opts.partitions, &t->err);
         t->rc = t->rc == TD_ECONFLICT ? TD_OK : t->rc; // by an earlier leader
@@ -177,11 +172,11 @@ void td_job_logs_trim(struct td_job_logs *l, uint64_t job, const struct td_log_p
                       size_t n) {
     struct job_log *g = find(l, job);
     struct td_err err;
-    char name[32];
+    char name[TD_ROLLOUT_LOG_NAME];
     if (!g || g->busy || g->state == LOG_GONE) {
         return;
     }
-    td_rollout_log_name(g->id, name);
+    td_logs_rollout_name(g->id, name);
     // Its partitions are all named; the loop does not wait for brokers to tell them.
     struct td_logs_known known = {.id = g->id};
     for (size_t i = 0; i < n; i++) {

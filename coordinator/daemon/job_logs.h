@@ -22,9 +22,6 @@ struct td_job_logs_opts {
     void *user;
 };
 
-// "rollout-0123456789abcdef"; room for 32 bytes.
-void td_rollout_log_name(uint64_t log, char *out);
-
 struct td_job_logs *td_job_logs_new(const struct td_job_logs_opts *opts);
 // Closes what is open, frees, calls closed(user) in a later turn. The work queue is empty and stays
 // so.

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/check.h"
@@ -50,6 +51,17 @@ void td_buf_printf(struct td_buf *buf, const char *fmt, ...) {
     vsnprintf((char *)to, (size_t)n + 1, fmt, again);
     va_end(again);
     buf->len += (size_t)n;
+}
+
+void td_buf_double(struct td_buf *buf, double value) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            break;
+        }
+    }
+    td_buf_puts(buf, text);
 }
 
 void td_buf_shift(struct td_buf *buf, size_t n) {

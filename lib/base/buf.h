@@ -19,6 +19,8 @@ uint8_t *td_buf_room(struct td_buf *buf, size_t n);
 void td_buf_put(struct td_buf *buf, const void *bytes, size_t n);
 void td_buf_puts(struct td_buf *buf, const char *s);
 void td_buf_printf(struct td_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+// The fewest digits that are this double again; finite.
+void td_buf_double(struct td_buf *buf, double value);
 // Drops the first n bytes.
 void td_buf_shift(struct td_buf *buf, size_t n);
 // The text, never NULL.

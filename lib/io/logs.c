@@ -2,6 +2,7 @@
 #include "lib/io/logs.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -63,6 +64,10 @@ static enum td_rc delete_folder(const struct td_logs *logs, const char *name, st
     td_free(gone);
     td_free(path);
     return rc;
+}
+
+void td_logs_rollout_name(uint64_t id, char out[TD_ROLLOUT_LOG_NAME]) {
+    snprintf(out, TD_ROLLOUT_LOG_NAME, "rollout-%016" PRIx64, id);
 }
 
 enum td_rc td_logs_create(const struct td_logs *logs, const char *name, uint64_t id,

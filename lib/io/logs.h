@@ -20,6 +20,10 @@ struct td_logs { // strings are borrowed
     int64_t timeout_ms;     // kafka: for one operation; 0: 10 s
 };
 
+enum { TD_ROLLOUT_LOG_NAME = 32 };
+// "rollout-0123456789abcdef"
+void td_logs_rollout_name(uint64_t id, char out[TD_ROLLOUT_LOG_NAME]);
+
 struct td_logs_known { // about a log
     uint64_t id;
     uint32_t partitions;

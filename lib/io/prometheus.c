@@ -13,6 +13,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/file.h"
+#include "lib/base/utf8.h"
 
 enum { PROC_BYTES_MAX = 1 << 20 };
 
@@ -31,31 +32,13 @@ static bool is_name(const char *name, bool colons) {
     return true;
 }
 
-// Length of the UTF-8 sequence at s (RFC 3629), 0: it is none.
-static size_t utf8_length(const unsigned char *s) {
-    if (s[0] < 0x80) {
-        return 1;
-    }
-    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    uint32_t code = s[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-        code = code << 6 | (s[i] & 0x3f);
-    }
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    bool good =
-        s[0] >= 0xc2 && code >= least[n] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
-    return good ? n : 0;
-}
-
-// One byte that is not UTF-8 would make a server refuse all metrics: it becomes U+FFFD.
+// One byte that is not UTF-8 would make a server refuse all metrics.
 static void print_escaped(struct td_buf *out, const char *text, bool quotes) {
-    while (*text) {
-        size_t n = utf8_length((const unsigned char *)text);
-        if (n == 0) {
-            td_buf_puts(out, "\xef\xbf\xbd");
+    for (size_t left = strlen(text), n; left > 0; text += n, left -= n) {
+        bool ok;
+        n = td_utf8_step((const uint8_t *)text, left, &ok);
+        if (!ok) {
+            td_buf_puts(out, TD_UTF8_BAD);
         } else if (*text == '\n') {
             td_buf_puts(out, "\\n");
         } else if (*text == '\\' || (quotes && *text == '"')) {
@@ -63,7 +46,6 @@ static void print_escaped(struct td_buf *out, const char *text, bool quotes) {
         } else {
             td_buf_put(out, text, n);
         }
-        text += n ? n : 1;
     }
 }
 
@@ -76,14 +58,7 @@ static void print_number(struct td_buf *out, double value) {
     } else if (value == trunc(value) && fabs(value) < 1e18) {
         td_buf_printf(out, "%.0f", value);
     } else {
-        char text[40];
-        for (int digits = 15; digits <= 17; digits++) {
-            snprintf(text, sizeof text, "%.*g", digits, value);
-            if (strtod(text, NULL) == value) {
-                break;
-            }
-        }
-        td_buf_puts(out, text);
+        td_buf_double(out, value);
     }
 }
 

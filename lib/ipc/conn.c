@@ -57,15 +57,22 @@ enum td_rc td_ipc_check_path(const char *path, struct td_err *err) {
     return address_of(path, &addr, err);
 }
 
-enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) {
-    struct sockaddr_un addr;
-    enum td_rc rc = address_of(path, &addr, err);
+static enum td_rc new_socket(const char *path, struct sockaddr_un *addr, int *fd,
+                             struct td_err *err) {
+    enum td_rc rc = address_of(path, addr, err);
     if (rc != TD_OK) {
         return rc;
     }
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s < 0) {
-        return td_fail_errno(err, errno, "socket");
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return *fd < 0 ? td_fail_errno(err, errno, "socket") : TD_OK;
+}
+
+enum td_rc td_ipc_listen(const char *path, int *fd, struct td_err *err) {
+    struct sockaddr_un addr;
+    int s = -1;
+    enum td_rc rc = new_socket(path, &addr, &s, err);
+    if (rc != TD_OK) {
+        return rc;
     }
     struct stat old;
     if (lstat(path, &old) == 0 && S_ISSOCK(old.st_mode)) {
@@ -127,14 +134,11 @@ enum td_rc td_ipc_accept(int listener, struct td_ipc_conn **out, struct td_err *
 
 enum td_rc td_ipc_connect_fd(const char *path, int *fd, struct td_err *err) {
     struct sockaddr_un addr;
-    enum td_rc rc = address_of(path, &addr, err);
+    int s = -1;
+    // A stopped process does not accept: with a full backlog a blocking connect would wait for it.
+    enum td_rc rc = new_socket(path, &addr, &s, err);
     if (rc != TD_OK) {
         return rc;
-    }
-    // A stopped process does not accept: with a full backlog a blocking connect would wait for it.
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s < 0) {
-        return td_fail_errno(err, errno, "socket");
     }
     if (connect(s, (struct sockaddr *)&addr, sizeof addr) != 0) {
         rc = errno == EAGAIN ? td_fail(err, TD_ETIMEOUT, "%s: nobody accepts", path)

@@ -91,17 +91,10 @@ void td_spec_value_follow(const struct td_spec_key *key, const struct td_spec_ke
 
 // --- fields to text
 
-// The shortest decimal that is this double again.
 static void print_double(double value, struct td_buf *out) {
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) {
-            break;
-        }
-    }
-    td_buf_puts(out, text);
-    td_buf_puts(out, strpbrk(text, ".e") ? "" : ".0");
+    size_t from = out->len;
+    td_buf_double(out, value);
+    td_buf_puts(out, strpbrk(td_buf_str(out) + from, ".e") ? "" : ".0");
 }
 
 static void print_string(const char *text, struct td_buf *out) {

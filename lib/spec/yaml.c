@@ -172,29 +172,25 @@ enum td_rc td_yaml_parse(const void *bytes, size_t n, struct td_arena *arena,
     return rc;
 }
 
+// Which of the words a plain scalar is; count: none.
+static size_t word_of(const struct td_yaml_node *node, const char *const *words, size_t count) {
+    size_t i = node->kind == TD_YAML_SCALAR && node->plain ? 0 : count;
+    while (i < count && strcmp(node->text, words[i]) != 0) {
+        i++;
+    }
+    return i;
+}
+
 bool td_yaml_is_null(const struct td_yaml_node *node) {
     static const char *const words[] = {"", "~", "null", "Null", "NULL"};
-    if (node->kind != TD_YAML_SCALAR || !node->plain) {
-        return false;
-    }
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strcmp(node->text, words[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
+    return word_of(node, words, 5) < 5;
 }
 
 bool td_yaml_is_bool(const struct td_yaml_node *node, bool *value) {
     static const char *const words[] = {"false", "False", "FALSE", "true", "True", "TRUE"};
-    if (node->kind != TD_YAML_SCALAR || !node->plain) {
-        return false;
+    size_t word = word_of(node, words, 6);
+    if (word < 6) {
+        *value = word >= 3;
     }
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strcmp(node->text, words[i]) == 0) {
-            *value = i >= 3;
-            return true;
-        }
-    }
-    return false;
+    return word < 6;
 }

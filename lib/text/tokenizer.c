@@ -7,7 +7,7 @@
 #include <utf8proc.h>
 
 #include "lib/text/tokenizer_int.h"
-#include "lib/text/utf8.h"
+#include "lib/base/utf8.h"
 
 void td_ids_fini(struct td_ids *ids) {
     td_free(ids->v);
@@ -166,16 +166,7 @@ void td_tokenizer_decode(const struct td_tokenizer *tk, const int32_t *ids, size
             td_buf_put(&bytes, token->bytes, token->n);
         }
     }
-    for (size_t at = 0; at < bytes.len;) {
-        bool ok;
-        size_t len = td_utf8_step(bytes.data + at, bytes.len - at, &ok);
-        if (ok) {
-            td_buf_put(out, bytes.data + at, len);
-        } else {
-            td_buf_puts(out, "\xef\xbf\xbd");
-        }
-        at += len;
-    }
+    td_utf8_repair(bytes.data, bytes.len, out);
     td_buf_fini(&bytes);
 }
 

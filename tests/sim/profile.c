@@ -115,12 +115,16 @@ static void careless_forks(struct profile *p) {
     p->careless = true;
 }
 
-static void low_water(struct profile *p) {
-    p->worker = 3;
-    p->generate_ms = 1500;
+static void single_groups(struct profile *p) {
     p->unit = 1;
     p->batch = 4;
     p->rows = 14;
+}
+
+static void low_water(struct profile *p) {
+    p->worker = 3;
+    p->generate_ms = 1500;
+    single_groups(p);
 }
 
 static void folders(struct profile *p) {
@@ -130,9 +134,7 @@ static void folders(struct profile *p) {
 
 static void rescan(struct profile *p) {
     p->crash = 3;
-    p->unit = 1;
-    p->batch = 4;
-    p->rows = 14;
+    single_groups(p);
     p->parts = 1;
     p->generate_ms = 400;
 }
@@ -142,9 +144,7 @@ static void takeover(struct profile *p) {
     p->outage = 1;
     p->trigger_percent = 0;
     p->generate_ms = 2500;
-    p->unit = 1;
-    p->batch = 4;
-    p->rows = 14;
+    single_groups(p);
 }
 
 // Submissions whose leader dies, or whose answers do, while their files are read.

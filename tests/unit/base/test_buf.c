@@ -85,8 +85,25 @@ static void test_buf_random_against_an_array(void **state) {
     td_buf_fini(&buf);
 }
 
+static void test_buf_double(void **state) {
+    (void)state;
+    static const struct {
+        double value;
+        const char *text;
+    } rows[] = {{0, "0"},          {-2, "-2"},
+                {0.1, "0.1"},      {1.0 / 3, "0.3333333333333333"},
+                {1e300, "1e+300"}, {0.1 + 0.2, "0.30000000000000004"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct td_buf buf = {0};
+        td_buf_double(&buf, rows[i].value);
+        assert_string_equal(td_buf_str(&buf), rows[i].text);
+        td_buf_fini(&buf);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_buf_double),
         cmocka_unit_test(test_buf_is_text_while_empty),
         cmocka_unit_test(test_buf_puts_and_prints),
         cmocka_unit_test(test_buf_room_is_added_by_the_caller),

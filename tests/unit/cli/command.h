@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +57,14 @@ static inline struct run command_end(pid_t pid) {
 
 static inline struct run run(const char *const *args) {
     return command_end(command_start(args));
+}
+
+// A new folder, entered, with a job.yaml in it. dir: "/tmp/...XXXXXX".
+static inline int enter_folder(char *dir, const char *job) {
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(chdir(dir), 0);
+    assert_int_equal(td_file_write("job.yaml", job, strlen(job), NULL), TD_OK);
+    return 0;
 }
 
 static inline void run_fini(struct run *r) {

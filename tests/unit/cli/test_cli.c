@@ -12,18 +12,13 @@
 static char dir[] = "/tmp/tandem-test-XXXXXX";
 
 static int enter_dir(void **state) {
-    struct td_err err = {0};
     (void)state;
-    assert_non_null(mkdtemp(dir));
-    assert_int_equal(chdir(dir), 0);
-    assert_int_equal(td_file_write("job.yaml", JOB, strlen(JOB), &err), TD_OK);
-    return 0;
+    return enter_folder(dir, JOB);
 }
 
 static int leave_dir(void **state) {
-    struct td_err err = {0};
     (void)state;
-    return td_remove_tree(dir, &err) == TD_OK ? 0 : -1;
+    return td_remove_tree(dir, NULL) == TD_OK ? 0 : -1;
 }
 
 static void test_cli_commands(void **state) {

@@ -20,20 +20,15 @@ enum { DEADLINE_MS = 60000 };
 static char dir[] = "/tmp/tandem-commands-XXXXXX";
 
 static int enter_dir(void **state) {
-    struct td_err err = {0};
     (void)state;
-    assert_non_null(mkdtemp(dir));
-    assert_int_equal(chdir(dir), 0);
-    assert_int_equal(td_file_write("job.yaml", JOB, strlen(JOB), &err), TD_OK);
     unsetenv("TANDEM_ADDRESS");
     unsetenv("TANDEM_DIR");
-    return 0;
+    return enter_folder(dir, JOB);
 }
 
 static int leave_dir(void **state) {
-    struct td_err err = {0};
     (void)state;
-    return td_remove_tree(dir, &err) == TD_OK ? 0 : -1;
+    return td_remove_tree(dir, NULL) == TD_OK ? 0 : -1;
 }
 
 struct row {

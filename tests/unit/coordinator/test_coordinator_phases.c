@@ -96,20 +96,25 @@ static void test_lost_rows_end_the_job(void **unused) {
     replay_fini(&b);
 }
 
+// A job that is led, and so many of the reports said.
+static void begin_at(struct replay *b, const struct replay_train *said, size_t phase) {
+    replay_init(b);
+    replay_deliver(b);
+    replay_tick(b, REPLAY_TAKEOVER_MS);
+    replay_submit(b, "first", 4);
+    for (size_t i = 0; i < phase; i++) {
+        replay_report_train(b, 1, &said[i]);
+        replay_report_rollout(b, 2, 8);
+    }
+}
+
 static void test_cancel_in_every_phase(void **unused) {
     (void)unused;
     static const struct replay_train said[] = {
         {0}, {0}, {.finished = true}, {.closed = true}, {.closed = true, .arrived = 4}};
     for (size_t phase = 0; phase <= sizeof said / sizeof *said; phase++) {
         struct replay b;
-        replay_init(&b);
-        replay_deliver(&b);
-        replay_tick(&b, REPLAY_TAKEOVER_MS);
-        replay_submit(&b, "first", 4);
-        for (size_t i = 0; i < phase; i++) {
-            replay_report_train(&b, 1, &said[i]);
-            replay_report_rollout(&b, 2, 8);
-        }
+        begin_at(&b, said, phase);
         replay_event(&b, &(struct td_coordinator_event){.kind = TD_CO_CANCEL, .job = 1});
         replay_deliver(&b);
         assert_true(b.ended);
@@ -187,14 +192,7 @@ static void test_restart_in_every_phase(void **unused) {
                                                {.closed = true}};
     for (size_t phase = 0; phase <= sizeof said / sizeof *said; phase++) {
         struct replay b;
-        replay_init(&b);
-        replay_deliver(&b);
-        replay_tick(&b, REPLAY_TAKEOVER_MS);
-        replay_submit(&b, "first", 4);
-        for (size_t i = 0; i < phase; i++) {
-            replay_report_train(&b, 1, &said[i]);
-            replay_report_rollout(&b, 2, 8);
-        }
+        begin_at(&b, said, phase);
         replay_restart(&b);
         replay_deliver(&b);
         replay_tick(&b, REPLAY_TAKEOVER_MS);

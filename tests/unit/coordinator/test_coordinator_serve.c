@@ -31,6 +31,25 @@ static Tandem__Sync__Report *serving(struct bench *b, uint64_t member, bool trai
     return r;
 }
 
+static void come(struct bench *b, uint64_t member, bool train) {
+    bench_report(b, 0, idle(b, member, train));
+}
+
+static void serve(struct bench *b, uint64_t member, uint64_t job) {
+    bench_report(b, 0, serving(b, member, true, job));
+}
+
+// A train member comes, is told the job and takes it up.
+static void train(struct bench *b, uint64_t member, uint64_t job) {
+    come(b, member, true);
+    serve(b, member, job);
+}
+
+static void first_trains(struct bench *b) {
+    bench_submit(b, 0, "first", 5, 0);
+    train(b, TRAIN, 1);
+}
+
 static uint64_t told(const struct bench *b, uint64_t member) {
     const Tandem__Sync__Orders *o = b->orders[member % 512];
     return o && o->serve ? o->serve->job : 0;
@@ -74,10 +93,10 @@ static void test_serve_index(void **unused) {
     bench_submit(&b, 0, "first", 0, 0);
     bench_pass(&b, 500);
     assert_int_equal(b.accepted, 0); // nobody is there to read its files
-    bench_report(&b, 0, idle(&b, TRAIN, true));
+    come(&b, TRAIN, true);
     assert_string_equal(asked(&b, TRAIN), "first");
     bench_pass(&b, 2000); // it went away
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     assert_string_equal(asked(&b, ROLL), "first");
     indexed(&b, ROLL, 5, "");
     assert_int_equal(b.accepted, 1);
@@ -85,11 +104,11 @@ static void test_serve_index(void **unused) {
     assert_int_equal(bench_job(&b)->open_max, 7); // one batch and one data epoch
     assert_string_equal(asked(&b, ROLL), "");
     bench_submit(&b, 0, "second", 0, 0);
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     indexed(&b, ROLL, 0, "no such file");
     assert_string_equal(b.refused, "no such file");
     bench_submit(&b, 0, "third", 0, 0);
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     indexed(&b, ROLL, 1, "");
     assert_string_equal(b.refused, "fewer rows than data.train_batch_size");
     bench_submit(&b, 0, "first", 0, 0); // the same job
@@ -105,12 +124,12 @@ static void test_serve_index_of_an_old_attempt(void **unused) {
     struct bench b;
     begin(&b);
     bench_submit(&b, 0, "first", 0, 0);
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     Tandem__Sync__Indexed *old = answer(&b, ROLL);
     report_indexed(&b, ROLL, old, 0, "no such file");
     assert_string_equal(b.refused, "no such file");
     bench_submit(&b, 0, "first", 0, 0);
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     report_indexed(&b, ROLL, old, 0, "no such file");
     assert_string_equal(b.refused, "");
     report_indexed(&b, ROLL, old, 4, "");
@@ -138,10 +157,10 @@ static void test_serve_submission_of_an_old_term(void **unused) {
     bench_pass(&b, 5000);
     assert_int_equal(b.truth.term, 3);
     assert_int_equal(b.truth.owner, 0xC0);
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     assert_string_equal(asked(&b, ROLL), "");
     bench_submit(&b, 0, "first", 0, 0);
-    bench_report(&b, 0, idle(&b, ROLL, false));
+    come(&b, ROLL, false);
     assert_string_equal(asked(&b, ROLL), "first");
     bench_fini(&b);
 }
@@ -153,18 +172,18 @@ static void test_serve_train_members_one_job_each(void **unused) {
     begin(&b);
     bench_submit(&b, 0, "first", 5, 0);
     bench_submit(&b, 0, "second", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN, true));
+    come(&b, TRAIN, true);
     assert_int_equal(told(&b, TRAIN), 1);
     assert_int_equal(b.truth.jobs[0]->gang_count, 0); // its files are not read yet
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    serve(&b, TRAIN, 1);
     assert_int_equal(b.truth.jobs[0]->gang_count, 1);
-    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+    come(&b, TRAIN + 1, true);
     assert_int_equal(told(&b, TRAIN + 1), 2);
-    bench_report(&b, 0, idle(&b, TRAIN + 2, true));
+    come(&b, TRAIN + 2, true);
     assert_int_equal(told(&b, TRAIN + 2), 0); // nothing is left
     struct td_coordinator_event e = {.kind = TD_CO_CANCEL, .job = 1};
     bench_event(&b, 0, &e);
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    serve(&b, TRAIN, 1);
     assert_int_equal(told(&b, TRAIN), 0);
     assert_int_equal(told(&b, TRAIN + 1), 2);
     bench_fini(&b);
@@ -175,15 +194,13 @@ static void test_serve_train_member_replaced(void **unused) {
     (void)unused;
     struct bench b;
     begin(&b);
-    bench_submit(&b, 0, "first", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN, true));
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    first_trains(&b);
     for (int i = 0; i < 20; i++) {
-        bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+        come(&b, TRAIN + 1, true);
         bench_pass(&b, 100);
     }
     assert_int_equal(told(&b, TRAIN + 1), 1);
-    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 1));
+    serve(&b, TRAIN + 1, 1);
     const struct td_gang_state *g = td_job_gang(bench_job(&b), "actor");
     assert_true(g->generation == 2 && g->spec->members[0] == TRAIN + 1);
     bench_fini(&b);
@@ -201,16 +218,15 @@ static void test_serve_rollout_members_are_shared_out(void **unused) {
     bench_submit(&b, 0, "first", 5, 0);
     roll(&b, ROLL);
     assert_int_equal(told(&b, ROLL), 0); // it does not train yet
-    bench_report(&b, 0, idle(&b, TRAIN, true));
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    come(&b, TRAIN, true);
+    serve(&b, TRAIN, 1);
     for (uint64_t i = 0; i < 3; i++) {
         roll(&b, ROLL + i);
         roll(&b, ROLL + i);
         assert_int_equal(told(&b, ROLL + i), 1);
     }
     bench_submit(&b, 0, "second", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
-    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 2));
+    train(&b, TRAIN + 1, 2);
     size_t second = 0;
     for (uint64_t i = 0; i < 3; i++) {
         roll(&b, ROLL + i);
@@ -239,7 +255,7 @@ static void test_serve_unfit(void **unused) {
         struct bench b;
         begin(&b);
         bench_submit(&b, 0, "first", 5, 0);
-        bench_report(&b, 0, idle(&b, TRAIN, true));
+        come(&b, TRAIN, true);
         assert_int_equal(told(&b, TRAIN), 1);
         Tandem__Sync__Report *r = serving(&b, TRAIN, true, 1);
         if (wrong_files) {
@@ -251,10 +267,10 @@ static void test_serve_unfit(void **unused) {
         assert_int_equal(told(&b, TRAIN), 0);
         assert_int_equal(bench_job(&b)->gang_count, 0);
         assert_waits(&b, wrong_files ? "its files are others" : "no such model");
-        bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+        come(&b, TRAIN + 1, true);
         assert_int_equal(told(&b, TRAIN + 1), 1);
         bench_pass(&b, 31000);
-        bench_report(&b, 0, idle(&b, TRAIN, true));
+        come(&b, TRAIN, true);
         assert_int_equal(told(&b, TRAIN), 1); // the other one has gone meanwhile
         bench_fini(&b);
     }
@@ -266,18 +282,16 @@ static void test_serve_gang_of_an_unfit_member(void **unused) {
     (void)unused;
     struct bench b;
     begin(&b);
-    bench_submit(&b, 0, "first", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN, true));
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    first_trains(&b);
     assert_int_equal(bench_job(&b)->gang_count, 1);
     Tandem__Sync__Report *r = serving(&b, TRAIN, true, 1); // it was started anew
     r->trouble = (char *)"no such model";
     r->workers_ready = 0;
     bench_report(&b, 0, r);
     assert_int_equal(told(&b, TRAIN), 0);
-    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
+    come(&b, TRAIN + 1, true);
     assert_int_equal(told(&b, TRAIN + 1), 1);
-    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 1));
+    serve(&b, TRAIN + 1, 1);
     assert_int_equal(td_job_gang(bench_job(&b), "actor")->spec->members[0], TRAIN + 1);
     bench_fini(&b);
 }
@@ -289,9 +303,7 @@ static void test_serve_first_orders_of_a_term(void **unused) {
     struct bench b;
     begin(&b);
     bench_start(&b, 1, false);
-    bench_submit(&b, 0, "first", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN, true));
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    first_trains(&b);
     b.cut[0] = true;
     bench_pass(&b, 2500);
     assert_true(td_coordinator_leads(b.c[1]));
@@ -315,9 +327,7 @@ static void test_serve_units_of_a_moved_member(void **unused) {
     (void)unused;
     struct bench b;
     begin(&b);
-    bench_submit(&b, 0, "first", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN, true));
-    bench_report(&b, 0, serving(&b, TRAIN, true, 1));
+    first_trains(&b);
     Tandem__Sync__Report *r = bench_train(&b);
     bench_report(&b, 0, r); // RESTORE
     bench_add_finished(&b, r);
@@ -330,8 +340,7 @@ static void test_serve_units_of_a_moved_member(void **unused) {
         assert_int_equal(b.orders[ROLL + i]->n_units, 1);
     }
     bench_submit(&b, 0, "second", 5, 0);
-    bench_report(&b, 0, idle(&b, TRAIN + 1, true));
-    bench_report(&b, 0, serving(&b, TRAIN + 1, true, 2));
+    train(&b, TRAIN + 1, 2);
     roll_units(&b, ROLL, 1);
     roll_units(&b, ROLL + 1, 1);
     assert_int_equal(told(&b, ROLL) + told(&b, ROLL + 1), 3);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/crc.h"
+#include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/io/log_file.h"
 #include "lib/io/log_memory.h"
@@ -18,6 +19,12 @@ static inline char *new_folder(void) {
         td_asprintf("%s/td_log_XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(folder));
     return folder;
+}
+
+// And the folder's end.
+static inline void drop_folder(char *folder) {
+    assert_int_equal(td_remove_tree(folder, NULL), TD_OK);
+    td_free(folder);
 }
 
 struct appended {

@@ -208,6 +208,17 @@ static void on_event(void *user, const ProtobufCMessage *message) {
     assert_int_equal(event->seq, result->messages);
 }
 
+void ask_job(struct world *world, uint64_t id, int64_t deadline_ms, struct result *result) {
+    get_job(world, id, deadline_ms, result);
+    wait_for(world, result);
+}
+
+struct td_rpc_request *hold_job(struct world *world, struct result *result) {
+    struct td_rpc_request *request = get_job(world, JOB_LATER, -1, result);
+    wait_until(world->loop, &world->calls, 1);
+    return request;
+}
+
 struct td_rpc_request *watch_job(struct world *world, uint64_t id, int64_t deadline_ms,
                                  struct result *result) {
     Tandem__V1__WatchJobRequest request = TANDEM__V1__WATCH_JOB_REQUEST__INIT;

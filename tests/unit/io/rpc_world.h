@@ -57,6 +57,10 @@ void world_connect(struct world *world, const struct td_rpc_tls *tls);
 void world_end(struct world *world);
 struct td_rpc_request *get_job(struct world *world, uint64_t id, int64_t deadline_ms,
                                struct result *result);
+// Until it is done.
+void ask_job(struct world *world, uint64_t id, int64_t deadline_ms, struct result *result);
+// Until the server holds the first call.
+struct td_rpc_request *hold_job(struct world *world, struct result *result);
 struct td_rpc_request *watch_job(struct world *world, uint64_t id, int64_t deadline_ms,
                                  struct result *result);
 struct td_rpc_request *submit_job(struct world *world, const Tandem__V1__SubmitJobRequest *job,

@@ -72,8 +72,7 @@ static int close_fixture(void **state) {
     close_log(f->loop, f->log);
     td_loop_free(f->loop);
     if (f->kind == ON_FILE) {
-        assert_int_equal(td_remove_tree(f->folder, NULL), TD_OK);
-        td_free(f->folder);
+        drop_folder(f->folder);
     } else if (f->kind == ON_KAFKA) {
         assert_int_equal(td_logs_delete(&f->logs, "journal", NULL), TD_OK);
     }

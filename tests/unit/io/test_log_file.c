@@ -36,8 +36,7 @@ static int begin(void **state) {
 static int end(void **state) {
     struct place *place = *state;
     td_loop_free(place->loop);
-    assert_int_equal(td_remove_tree(place->folder, NULL), TD_OK);
-    td_free(place->folder);
+    drop_folder(place->folder);
     td_free(place);
     return 0;
 }

@@ -69,9 +69,8 @@ static int end(void **state) {
     rd_kafka_mock_cluster_destroy(place->cluster);
     rd_kafka_destroy(place->rk);
     td_loop_free(place->loop);
-    assert_int_equal(td_remove_tree(place->folder, NULL), TD_OK);
+    drop_folder(place->folder);
     td_free(place->settings);
-    td_free(place->folder);
     td_free(place);
     return 0;
 }

@@ -151,12 +151,11 @@ static void test_prometheus_escapes(void **state) {
     td_prometheus_family(&out, "td:x_total", TD_PROMETHEUS_COUNTER, "two\nlines, \"q\" and \\");
     td_prometheus_sample(&out, "td:x_total", labels, 4, 1);
 #define BAD "\xef\xbf\xbd"
-    assert_string_equal(td_buf_str(&out),
-                        "# HELP td:x_total two\\nlines, \"q\" and \\\\\n"
-                        "# TYPE td:x_total counter\n"
-                        "td:x_total{a=\"quote\\\" back\\\\ line\\nend\",b=\"\","
-                        "c=\"Grüße € \xf0\x9f\x98\x80\",d=\"" BAD "|" BAD BAD "|" BAD BAD BAD
-                        "|" BAD BAD "|" BAD BAD BAD BAD "\"} 1\n");
+    assert_string_equal(td_buf_str(&out), "# HELP td:x_total two\\nlines, \"q\" and \\\\\n"
+                                          "# TYPE td:x_total counter\n"
+                                          "td:x_total{a=\"quote\\\" back\\\\ line\\nend\",b=\"\","
+                                          "c=\"Grüße € \xf0\x9f\x98\x80\",d=\"" BAD "|" BAD BAD
+                                          "|" BAD BAD BAD "|" BAD "|" BAD BAD BAD BAD "\"} 1\n");
     assert_int_equal(check_text(&out), 1);
     td_buf_fini(&out);
 }

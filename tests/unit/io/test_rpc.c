@@ -30,10 +30,8 @@ static void test_rpc_answer_later(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result later, echo;
-    get_job(&world, JOB_LATER, -1, &later);
-    wait_until(world.loop, &world.calls, 1);
-    get_job(&world, JOB_ECHO, -1, &echo);
-    wait_for(&world, &echo);
+    hold_job(&world, &later);
+    ask_job(&world, JOB_ECHO, -1, &echo);
     assert_int_equal(later.done, 0);
     answer_later(&world);
     wait_for(&world, &later);
@@ -48,8 +46,7 @@ static void test_rpc_errors_have_status_and_text(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result result;
-    get_job(&world, JOB_FAIL, 30000, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_FAIL, 30000, &result);
     assert_int_equal(result.status, TD_RPC_FAILED_PRECONDITION);
     assert_string_equal(result.text, "not now: 100 % é\nline 2");
     assert_string_equal(td_rpc_status_name(result.status), "FAILED_PRECONDITION");
@@ -76,8 +73,7 @@ static void test_rpc_deadline_passes_on_both_sides(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result result;
-    get_job(&world, JOB_LATER, 50, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_LATER, 50, &result);
     assert_int_equal(result.status, TD_RPC_DEADLINE_EXCEEDED);
     wait_until(world.loop, &world.gone, 1);
     assert_null(world.held);
@@ -93,8 +89,7 @@ static void test_rpc_cancel_reaches_the_server(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result result;
-    struct td_rpc_request *request = get_job(&world, JOB_LATER, -1, &result);
-    wait_until(world.loop, &world.calls, 1);
+    struct td_rpc_request *request = hold_job(&world, &result);
     td_rpc_cancel(request);
     assert_int_equal(result.done, 0); // in a later turn
     wait_for(&world, &result);
@@ -118,8 +113,7 @@ static void test_rpc_channel_free_ends_its_requests(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result unary, stream;
-    get_job(&world, JOB_LATER, -1, &unary);
-    wait_until(world.loop, &world.calls, 1);
+    hold_job(&world, &unary);
     td_rpc_channel_free(world.channel);
     assert_int_equal(unary.done, 1);
     assert_int_equal(unary.status, TD_RPC_CANCELLED);
@@ -191,13 +185,11 @@ static void test_rpc_big_messages(void **state) {
     world_begin(&world, NULL);
     struct result result;
     world.big_bytes = 20 << 20;
-    get_job(&world, JOB_BIG, -1, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_BIG, -1, &result);
     assert_int_equal(result.status, TD_RPC_OK);
     assert_int_equal(result.bytes, world.big_bytes);
     world.big_bytes = TD_RPC_MESSAGE_MAX;
-    get_job(&world, JOB_BIG, -1, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_BIG, -1, &result);
     assert_int_equal(result.status, TD_RPC_RESOURCE_EXHAUSTED);
     Tandem__V1__SubmitJobRequest job = TANDEM__V1__SUBMIT_JOB_REQUEST__INIT;
     job.job_file = td_alloc(TD_RPC_MESSAGE_MAX + 1);
@@ -267,8 +259,7 @@ static void test_rpc_long_texts_are_cut(void **state) {
     world_begin(&world, NULL);
     world.text_bytes = 100000;
     struct result result;
-    get_job(&world, JOB_FAIL, -1, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_FAIL, -1, &result);
     assert_int_equal(result.status, TD_RPC_FAILED_PRECONDITION);
     assert_int_equal(strncmp(result.text, "éééé", 8), 0);
     world_end(&world);
@@ -371,12 +362,10 @@ static void test_rpc_slow_reader_is_told_to_the_sender(void **state) {
     world.held = NULL;
     pthread_barrier_wait(&reader.go_on);
     struct result echo;
-    get_job(&world, JOB_ECHO, -1, &echo);
-    wait_for(&world, &echo);
+    ask_job(&world, JOB_ECHO, -1, &echo);
     td_timer_close(sender.timer);
     while (pthread_tryjoin_np(reader.thread, NULL) == EBUSY) { // the loop sends what waits
-        get_job(&world, JOB_ECHO, -1, &echo);
-        wait_for(&world, &echo);
+        ask_job(&world, JOB_ECHO, -1, &echo);
     }
     assert_int_equal(reader.result.status, TD_RPC_RESOURCE_EXHAUSTED);
     assert_int_equal(reader.result.messages, world.sent);

@@ -15,13 +15,11 @@ static void test_rpc_stop_when_idle(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result result;
-    get_job(&world, JOB_ECHO, -1, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_ECHO, -1, &result);
     td_rpc_server_stop(world.server, 600000, on_stopped, &world);
     assert_int_equal(world.stopped, 0);
     wait_until(world.loop, &world.stopped, 1);
-    get_job(&world, JOB_ECHO, -1, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_ECHO, -1, &result);
     assert_int_equal(result.status, TD_RPC_UNAVAILABLE);
     assert_true(strlen(result.text) > 0);
     world_end(&world);
@@ -32,11 +30,9 @@ static void test_rpc_stop_lets_calls_end(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result later, next;
-    get_job(&world, JOB_LATER, -1, &later);
-    wait_until(world.loop, &world.calls, 1);
+    hold_job(&world, &later);
     td_rpc_server_stop(world.server, 600000, on_stopped, &world);
-    get_job(&world, JOB_ECHO, 30000, &next);
-    wait_for(&world, &next);
+    ask_job(&world, JOB_ECHO, 30000, &next);
     assert_int_equal(next.status, TD_RPC_UNAVAILABLE);
     assert_int_equal(world.stopped, 0);
     answer_later(&world);
@@ -52,8 +48,7 @@ static void test_rpc_stop_cancels_after_the_grace(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result unary;
-    get_job(&world, JOB_LATER, -1, &unary);
-    wait_until(world.loop, &world.calls, 1);
+    hold_job(&world, &unary);
     td_rpc_server_stop(world.server, 20, on_stopped, &world);
     wait_until(world.loop, &world.stopped, 1);
     assert_int_equal(world.gone, 1);
@@ -67,8 +62,7 @@ static void test_rpc_free_without_a_stop(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result result;
-    get_job(&world, JOB_LATER, -1, &result);
-    wait_until(world.loop, &world.calls, 1);
+    hold_job(&world, &result);
     td_rpc_server_free(world.server);
     world.server = NULL;
     assert_int_equal(world.gone, 1); // before free returned
@@ -100,8 +94,7 @@ static void test_rpc_free_while_it_stops(void **state) {
     struct world world;
     world_begin(&world, NULL);
     struct result result;
-    get_job(&world, JOB_LATER, -1, &result);
-    wait_until(world.loop, &world.calls, 1);
+    hold_job(&world, &result);
     td_rpc_server_stop(world.server, 600000, on_stopped, &world);
     world_end(&world); // done never comes
     assert_int_equal(world.stopped, 0);
@@ -154,8 +147,7 @@ static void test_rpc_unix_socket(void **state) {
     snprintf(world.address, sizeof world.address, "%s", address);
     world_connect(&world, NULL);
     struct result result;
-    get_job(&world, JOB_ECHO, -1, &result);
-    wait_for(&world, &result);
+    ask_job(&world, JOB_ECHO, -1, &result);
     assert_int_equal(result.status, TD_RPC_OK);
     td_rpc_server_free(first);
     td_rpc_server_free(second);
@@ -200,8 +192,7 @@ static void test_rpc_garbage_on_the_port(void **state) {
         }
         assert_true(send(fd, bytes, n, MSG_NOSIGNAL) >= 0 || errno == EPIPE || errno == ECONNRESET);
         struct result result;
-        get_job(&world, JOB_ECHO, 30000, &result);
-        wait_for(&world, &result);
+        ask_job(&world, JOB_ECHO, 30000, &result);
         assert_int_equal(result.status, TD_RPC_OK);
         if (i < 20) {
             open[i] = fd;

@@ -72,8 +72,7 @@ static enum td_rpc_status try_client(struct world *world, const struct td_rpc_tl
     world->channel = NULL;
     world_connect(world, tls);
     struct result result;
-    get_job(world, JOB_ECHO, 20000, &result);
-    wait_for(world, &result);
+    ask_job(world, JOB_ECHO, 20000, &result);
     return result.status;
 }
 
@@ -83,8 +82,7 @@ static void check_refused(struct world *world, const struct td_rpc_tls *tls, con
     world->channel = NULL;
     world_connect(world, tls);
     struct result result;
-    get_job(world, JOB_ECHO, 20000, &result);
-    wait_for(world, &result);
+    ask_job(world, JOB_ECHO, 20000, &result);
     assert_int_equal(result.status, TD_RPC_UNAVAILABLE);
     if (!strstr(result.text, why)) {
         fail_msg("\"%s\", not a word of \"%s\"", result.text, why);

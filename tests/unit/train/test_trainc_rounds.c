@@ -191,12 +191,7 @@ static void test_trainc_lines_one_per_step(void **state) {
 static void test_trainc_orders_are_fenced(void **state) {
     (void)state;
     struct world *w = world_new(1);
-    world_gang(w, WORLD_MEMBER);
-    world_run(w);
-    world_restore(w, 0);
-    world_run(w);
-    world_commit(w);
-    world_run(w);
+    world_to_commit0(w);
     Tandem__Sync__Orders o = TANDEM__SYNC__ORDERS__INIT;
     o.job = WORLD_JOB;
     o.step_closed = true;

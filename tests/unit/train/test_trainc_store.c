@@ -223,12 +223,7 @@ static void test_store_staged_under_old_ref(void **state) {
     world_reseal(w, 1);
     world_run(w);
     assert_true(world_report(w)->lost);
-    world_gang(w, WORLD_MEMBER);
-    world_run(w);
-    world_restore(w, 0);
-    world_run(w);
-    world_commit(w);
-    world_run(w);
+    world_to_commit0(w);
     assert_false(td_pos_equal(w->disk.staged_ref, old));
     assert_true(td_pos_equal(w->disk.staged_ref, td_job_round(world_job(w), 1)->ref));
     world_close_step(w);

@@ -136,7 +136,9 @@ void world_publish(struct world *w, uint64_t index, uint64_t step, uint64_t atte
 void world_publish_part(struct world *w, const struct world_record *r);
 // Draws, publishes and seals the next batch; needs a report with its arrivals.
 void world_next_round(struct world *w);
-// GANG, RESTORE, load, COMMIT of step 0, line closed.
+// GANG, RESTORE, load, COMMIT of step 0.
+void world_to_commit0(struct world *w);
+// The same, and its line closed.
 void world_to_step0(struct world *w);
 // One whole round from the head on: sealed, trained, committed, closed.
 void world_round(struct world *w);

@@ -282,13 +282,17 @@ void world_next_round(struct world *w) {
     world_seal(w);
 }
 
-void world_to_step0(struct world *w) {
+void world_to_commit0(struct world *w) {
     world_gang(w, WORLD_MEMBER);
     world_run(w);
     world_restore(w, 0);
     world_run(w);
     world_commit(w);
     world_run(w);
+}
+
+void world_to_step0(struct world *w) {
+    world_to_commit0(w);
     world_close_step(w);
     world_run(w);
 }

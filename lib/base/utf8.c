@@ -1,5 +1,5 @@
 // See utf8.h. The ranges are table 3-7 of the Unicode standard.
-#include "lib/text/utf8.h"
+#include "lib/base/utf8.h"
 
 size_t td_utf8_step(const uint8_t *s, size_t n, bool *ok) {
     uint8_t lead = s[0], low = 0x80, high = 0xbf;
@@ -39,4 +39,18 @@ size_t td_utf8_check(const uint8_t *s, size_t n) {
         at += len;
     }
     return n;
+}
+
+void td_utf8_repair(const void *text, size_t n, struct td_buf *out) {
+    const uint8_t *s = text;
+    for (size_t at = 0; at < n;) {
+        bool ok;
+        size_t len = td_utf8_step(s + at, n - at, &ok);
+        if (ok) {
+            td_buf_put(out, s + at, len);
+        } else {
+            td_buf_puts(out, TD_UTF8_BAD);
+        }
+        at += len;
+    }
 }

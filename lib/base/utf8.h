@@ -1,10 +1,14 @@
 // UTF-8, one character at a time. Pure.
-#ifndef TD_TEXT_UTF8_H
-#define TD_TEXT_UTF8_H
+#ifndef TD_BASE_UTF8_H
+#define TD_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "lib/base/buf.h"
+
+#define TD_UTF8_BAD "\xef\xbf\xbd" // U+FFFD
 
 // Looks at n ≥ 1 bytes. Well-formed: *ok is true and the result is the length of the first
 // character (1..4). Else *ok is false and the result is the length of the part that one U+FFFD
@@ -14,5 +18,8 @@ size_t td_utf8_step(const uint8_t *s, size_t n, bool *ok);
 
 // The offset of the first byte that is not well-formed; n when all are.
 size_t td_utf8_check(const uint8_t *s, size_t n);
+
+// Appends the text; what is not well-formed becomes U+FFFD.
+void td_utf8_repair(const void *text, size_t n, struct td_buf *out);
 
 #endif

@@ -1,5 +1,5 @@
 // Well-formed and ill-formed sequences, by the table of the Unicode standard.
-#include "lib/text/utf8.h"
+#include "lib/base/utf8.h"
 
 #include <string.h>
 
@@ -54,10 +54,20 @@ static void test_utf8_check_finds_the_first(void **state) {
     assert_int_equal(td_utf8_check((const uint8_t *)text, 0), 0);
 }
 
+static void test_utf8_repair(void **state) {
+    (void)state;
+    struct td_buf out = {0};
+    static const char text[] = "caf\xc3\xa9 \xff| \xe2\x82";
+    td_utf8_repair(text, sizeof text - 1, &out);
+    assert_string_equal(td_buf_str(&out), "caf\xc3\xa9 " TD_UTF8_BAD "| " TD_UTF8_BAD);
+    td_buf_fini(&out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_utf8_step_table),
         cmocka_unit_test(test_utf8_check_finds_the_first),
+        cmocka_unit_test(test_utf8_repair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
