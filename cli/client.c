@@ -199,7 +199,7 @@ void td_client_free(struct td_client *c) {
     td_rpc_free(c->rpc);
     td_timer_close(c->timer);
     td_watch_close(c->signal);
-    if (c->owns_loop && c->loop) {
+    if (c->owns_loop) {
         td_loop_free(c->loop);
     }
     td_buf_fini(&c->error);

@@ -15,10 +15,10 @@
 #include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
+#include "lib/daemon/daemon.h"
 #include "lib/io/runlock.h"
 #include "lib/journal/adopt.h"
 #include "lib/journal/state.h"
-#include "lib/spec/daemon_settings.h"
 
 enum { MANIFEST_BYTES_MAX = 16 << 20 };
 
@@ -232,10 +232,7 @@ static enum td_rc make_journal(struct adoption *a, struct td_err *err) {
     record.init = &init;
     rc = td_journal_log_make(a->settings, &record, err);
     if (rc == TD_OK) {
-        char *path = td_asprintf("%s/journal-id", a->settings->dir), text[24];
-        int n = snprintf(text, sizeof text, "%016" PRIx64 "\n", record.journal_id);
-        rc = td_file_write(path, text, (size_t)n, err);
-        td_free(path);
+        rc = td_daemon_write_id(a->settings->dir, "journal-id", record.journal_id, err);
         printf("journal %016" PRIx64
                " adopts %zu jobs. Other coordinators still expect the old one: "
                "remove journal-id from their run directories.\n",

@@ -5,22 +5,10 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
-#include "lib/io/logs.h"
-#include "lib/io/loop.h"
-
-static struct td_logs logs_of(const struct td_daemon_settings *s) {
-    return (struct td_logs){.kind =
-                                s->log.kind == TD_DAEMON_LOG_KAFKA ? TD_LOGS_KAFKA : TD_LOGS_FILE,
-                            .folder = s->log.folder,
-                            .fsync = s->log.fsync,
-                            .brokers = s->log.brokers,
-                            .prefix = s->log.prefix,
-                            .properties = s->log.properties,
-                            .timeout_ms = s->log.timeout_s * 1000};
-}
+#include "lib/daemon/daemon.h"
 
 enum td_rc td_journal_log_absent(const struct td_daemon_settings *settings, struct td_err *err) {
-    struct td_logs logs = logs_of(settings);
+    struct td_logs logs = td_daemon_logs(settings);
     struct td_logs_known known = {0};
     enum td_rc rc = td_logs_ask(&logs, "journal", &known, err);
     if (rc == TD_OK) {
@@ -72,16 +60,14 @@ static enum td_rc write_first(struct td_loop *loop, const struct td_logs *logs,
 
 enum td_rc td_journal_log_make(const struct td_daemon_settings *settings, const td_record *first,
                                struct td_err *err) {
-    struct td_logs logs = logs_of(settings);
+    struct td_logs logs = td_daemon_logs(settings);
     struct td_loop *loop = NULL;
     struct td_buf bytes = {0};
     td_record_encode(first, &bytes, NULL);
     enum td_rc rc = td_loop_new(&loop, err);
     rc = rc == TD_OK ? td_logs_create(&logs, "journal", td_random_id(), 1, err) : rc;
     rc = rc == TD_OK ? write_first(loop, &logs, &bytes, err) : rc;
-    if (loop) {
-        td_loop_free(loop);
-    }
+    td_loop_free(loop);
     td_buf_fini(&bytes);
     return rc;
 }

@@ -2,8 +2,6 @@
 // workers as children. The single-controller mode of the service: the same machines and shells, no
 // servers. Killed at any moment and started again, it goes on where it was.
 #include <inttypes.h>
-#include <limits.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,7 +17,7 @@
 #include "lib/base/rng.h"
 #include "lib/base/random.h"
 #include "lib/base/trace.h"
-#include "lib/io/workq.h"
+#include "lib/daemon/daemon.h"
 #include "lib/spec/job_spec.h"
 
 enum {
@@ -49,8 +47,7 @@ struct run {
     struct td_workq *workq, *reward_workq; // one of each pool: grading waits for no checkpoint
     struct td_link_hub *hub;
     struct td_coordinator_shell *coordinator;
-    struct td_train_shell *train;
-    struct td_rollout_shell *rollout;
+    struct td_shell *train, *rollout;
     struct td_watch *signals[2];
     struct td_timer *timer;
     struct td_progress *progress;
@@ -84,10 +81,10 @@ static void stop(struct run *r, int status, const char *cause) {
         td_loop_stop(r->loop);
     }
     if (r->train) {
-        td_train_shell_stop(r->train, false, on_shell_stopped, r);
+        td_shell_stop(r->train, on_shell_stopped, r);
     }
     if (r->rollout) {
-        td_rollout_shell_stop(r->rollout, false, on_shell_stopped, r);
+        td_shell_stop(r->rollout, on_shell_stopped, r);
     }
 }
 
@@ -132,51 +129,42 @@ static uint64_t member_of(const struct run *r, uint64_t which) {
     return td_hash_u64(td_log_id(r->dir.journal), which) | 1;
 }
 
+static struct td_shell_config shell_config(struct run *r, uint64_t member, int64_t workers,
+                                           struct td_workq *workq) {
+    return (struct td_shell_config){.loop = r->loop,
+                                    .children = r->children,
+                                    .workq = workq,
+                                    .rollouts = r->dir.rollouts,
+                                    .hub = r->hub,
+                                    .data = r->data,
+                                    .spec = r->canonical.data,
+                                    .spec_bytes = r->canonical.len,
+                                    .run_dir = r->dir.path,
+                                    .worker_program = r->worker_program,
+                                    .member = member_of(r, member),
+                                    .incarnation = td_random_id(),
+                                    .job = r->job,
+                                    .journal_id = td_log_id(r->dir.journal),
+                                    .workers = (uint32_t)workers,
+                                    .threads = threads_of(r),
+                                    .verbose = r->verbose,
+                                    .stop = on_stop,
+                                    .failed = on_stop,
+                                    .user = r};
+}
+
 static enum td_rc start_train(struct run *r, struct td_err *err) {
-    struct td_train_shell_config c = {.loop = r->loop,
-                                      .children = r->children,
-                                      .workq = r->workq,
-                                      .journal = r->dir.journal,
-                                      .rollouts = r->dir.rollouts,
-                                      .hub = r->hub,
-                                      .data = r->data,
-                                      .spec = r->canonical.data,
-                                      .spec_bytes = r->canonical.len,
-                                      .run_dir = r->dir.path,
-                                      .save_dir = r->dir.save_dir,
-                                      .worker_program = r->worker_program,
-                                      .member = member_of(r, MEMBER_TRAIN),
-                                      .incarnation = td_random_id(),
-                                      .job = r->job,
-                                      .journal_id = td_log_id(r->dir.journal),
-                                      .workers = (uint32_t)r->spec->tandem.train.workers,
-                                      .threads = threads_of(r),
-                                      .verbose = r->verbose,
-                                      .fns = {on_stop, on_stop, on_line, NULL},
-                                      .user = r};
+    const struct td_train_shell_config c = {
+        .base = shell_config(r, MEMBER_TRAIN, r->spec->tandem.train.workers, r->workq),
+        .journal = r->dir.journal,
+        .save_dir = r->dir.save_dir,
+        .line = on_line};
     return td_train_shell_new(&c, &r->train, err);
 }
 
 static enum td_rc start_rollout(struct run *r, struct td_err *err) {
-    struct td_rollout_shell_config c = {.loop = r->loop,
-                                        .children = r->children,
-                                        .workq = r->reward_workq,
-                                        .rollouts = r->dir.rollouts,
-                                        .hub = r->hub,
-                                        .data = r->data,
-                                        .spec = r->canonical.data,
-                                        .spec_bytes = r->canonical.len,
-                                        .run_dir = r->dir.path,
-                                        .worker_program = r->worker_program,
-                                        .member = member_of(r, MEMBER_ROLLOUT),
-                                        .incarnation = td_random_id(),
-                                        .job = r->job,
-                                        .journal_id = td_log_id(r->dir.journal),
-                                        .workers = (uint32_t)r->spec->tandem.rollout.workers,
-                                        .threads = threads_of(r),
-                                        .verbose = r->verbose,
-                                        .fns = {on_stop, on_stop, NULL},
-                                        .user = r};
+    const struct td_shell_config c =
+        shell_config(r, MEMBER_ROLLOUT, r->spec->tandem.rollout.workers, r->reward_workq);
     return td_rollout_shell_new(&c, &r->rollout, err);
 }
 
@@ -291,17 +279,16 @@ static void on_timer(void *user) {
     const struct td_coordinator *c = td_coordinator_shell_machine(r->coordinator);
     if (!r->stopping && r->job && td_coordinator_job_view(c, r->job, &view)) {
         char text[400];
-        struct td_train_view train = {0};
-        struct td_rollout_view rollout = {0};
+        char train[TD_SHELL_WAITS] = "", rollout[TD_SHELL_WAITS] = "";
+        int64_t since; // the job's counts
         if (r->train) {
-            td_train_shell_view(r->train, &train);
+            td_shell_waits(r->train, train, &since);
         }
         if (r->rollout) {
-            td_rollout_shell_view(r->rollout, &rollout);
+            td_shell_waits(r->rollout, rollout, &since);
         }
         snprintf(text, sizeof text, "%.150s%s%.100s%s%.100s", view.text,
-                 train.waits_for[0] ? "; train: " : "", train.waits_for,
-                 rollout.waits_for[0] ? "; rollout: " : "", rollout.waits_for);
+                 train[0] ? "; train: " : "", train, rollout[0] ? "; rollout: " : "", rollout);
         td_progress_waits(r->progress, text, view.since_ms, td_loop_now_ms(r->loop));
     }
     td_timer_start(r->timer, PROGRESS_MS);
@@ -325,8 +312,8 @@ static void run_loop(struct run *r) {
     if (job && job->outcome != TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
         td_run_dir_tidy(&r->dir, job);
     }
-    td_rollout_shell_free(r->rollout);
-    td_train_shell_free(r->train);
+    td_shell_free(r->rollout);
+    td_shell_free(r->train);
     td_coordinator_shell_free(r->coordinator);
     td_link_hub_free(r->hub);
     td_progress_free(r->progress);
@@ -334,31 +321,12 @@ static void run_loop(struct run *r) {
 
 static enum td_rc make_loop(struct run *r, struct td_err *err) {
     enum td_rc rc = td_loop_new(&r->loop, err);
-    if (rc == TD_OK) {
-        rc = td_children_new(r->loop, CHILDREN_MAX, &r->children, err);
-    }
-    if (rc == TD_OK) {
-        rc = td_workq_new(r->loop, "td-work", 1, WORKQ_JOBS, &r->workq, err);
-    }
-    if (rc == TD_OK) {
-        rc = td_workq_new(r->loop, "td-reward", 1, REWARD_JOBS, &r->reward_workq, err);
-    }
-    static const int signums[] = {SIGINT, SIGTERM};
-    for (int i = 0; rc == TD_OK && i < 2; i++) {
-        if (td_watch_signal(r->loop, signums[i], on_signal, r, &r->signals[i]) != TD_OK) {
-            rc = td_fail(err, TD_EIO, "signals cannot be watched");
-        }
-    }
-    ssize_t n = readlink("/proc/self/exe", r->worker_program, sizeof r->worker_program - 16);
-    if (rc == TD_OK && n <= 0) {
-        rc = td_fail(err, TD_EIO, "cannot tell where this program lies");
-    }
-    if (rc == TD_OK) {
-        r->worker_program[n] = 0;
-        char *slash = strrchr(r->worker_program, '/');
-        snprintf(slash + 1, 15, "tandem-worker");
-    }
-    return rc;
+    rc = rc == TD_OK ? td_children_new(r->loop, CHILDREN_MAX, &r->children, err) : rc;
+    rc = rc == TD_OK ? td_workq_new(r->loop, "td-work", 1, WORKQ_JOBS, &r->workq, err) : rc;
+    rc = rc == TD_OK ? td_workq_new(r->loop, "td-reward", 1, REWARD_JOBS, &r->reward_workq, err)
+                     : rc;
+    rc = rc == TD_OK ? td_daemon_watch_signals(r->loop, on_signal, r, r->signals, err) : rc;
+    return rc == TD_OK ? td_daemon_worker_program(r->worker_program, err) : rc;
 }
 
 static void drop_loop(struct run *r) {

@@ -304,9 +304,7 @@ static int up_with_loop(struct up *u) {
     }
     td_watch_close(u->signal);
     td_children_free(s->children);
-    if (s->loop) {
-        td_loop_free(s->loop);
-    }
+    td_loop_free(s->loop);
     // Nothing half begun is left, but what is only slow goes on.
     if (status != TD_CLI_OK && status != TD_CLI_UNAVAILABLE) {
         td_cluster_stop(u->dir, &u->cluster, s->started, GRACE_MS);

@@ -2,63 +2,15 @@
 #include "controllers/common/member.h"
 
 #include <inttypes.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "controllers/common/member_int.h"
-#include "lib/base/file.h"
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
 #include "lib/base/trace.h"
-#include "lib/io/runlock.h"
 #include "lib/spec/build_id.h"
 
 enum { WORKQ_JOBS = 65536, LOAD_JOBS = 64, CHILDREN_MAX = 256, TICK_MS = 500 };
-
-// ---- for the role ----
-
-const struct td_daemon_settings *td_member_settings(const struct td_member *m) {
-    return m->settings;
-}
-
-struct td_loop *td_member_loop(const struct td_member *m) {
-    return m->loop;
-}
-
-struct td_children *td_member_children(const struct td_member *m) {
-    return m->children;
-}
-
-struct td_workq *td_member_workq(const struct td_member *m) {
-    return m->workq;
-}
-
-struct td_log *td_member_journal(const struct td_member *m) {
-    return m->journal;
-}
-
-const char *td_member_worker_program(const struct td_member *m) {
-    return m->worker_program;
-}
-
-uint64_t td_member_id(const struct td_member *m) {
-    return m->id;
-}
-
-uint64_t td_member_incarnation(const struct td_member *m) {
-    return m->incarnation;
-}
-
-uint32_t td_member_threads(const struct td_member *m) {
-    if (m->settings->threads > 0) {
-        return (uint32_t)m->settings->threads;
-    }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), each = cores / m->settings->workers;
-    return each > 1 ? (uint32_t)each : 1;
-}
 
 void td_member_metrics(void *user, uint64_t step, const char *json) {
     struct td_member *m = user;
@@ -69,13 +21,13 @@ void td_member_metrics(void *user, uint64_t step, const char *json) {
 
 // ---- reports ----
 
-// What the member adds to a report of its shell's machine.
 size_t td_member_workers(const struct td_member *m,
                          Tandem__Sync__WorkerState out[TD_POOL_WORKERS_MAX]) {
-    return m->shell ? td_pool_states(m->role->pool(m->shell), out) : 0;
+    return m->shell ? td_pool_states(m->shell->pool, out) : 0;
 }
 
-void td_member_report(void *user, const Tandem__Sync__Report *report) {
+// What the member adds to a report of its shell's machine.
+static void report(void *user, const Tandem__Sync__Report *report) {
     struct td_member *m = user;
     Tandem__Sync__Report r = *report;
     Tandem__Sync__TrainReport train;
@@ -90,8 +42,8 @@ void td_member_report(void *user, const Tandem__Sync__Report *report) {
         workers[i] = &states[i];
     }
     r.worker_states = workers;
-    r.host = (char *)m->settings->host;
-    r.http = m->http_address;
+    r.host = (char *)m->daemon.settings->host;
+    r.http = m->daemon.http_address;
     if (r.train) {
         train = *r.train;
         train.metrics = m->metrics ? m->metrics : "";
@@ -112,9 +64,51 @@ void td_member_send_report(struct td_member *m) {
     r.term = m->term;
     r.build = (char *)td_build_id();
     r.device = "cpu";
-    r.workers = (uint32_t)m->settings->workers;
+    r.workers = (uint32_t)m->daemon.settings->workers;
     r.report = ++m->reports;
-    td_member_report(m, &r);
+    report(m, &r);
+}
+
+// ---- the shell ----
+
+static uint32_t threads_of(const struct td_daemon_settings *s) {
+    if (s->threads > 0) {
+        return (uint32_t)s->threads;
+    }
+    long each = sysconf(_SC_NPROCESSORS_ONLN) / s->workers;
+    return each > 1 ? (uint32_t)each : 1;
+}
+
+static void on_stop(void *user, const char *cause) {
+    struct td_member *m = user;
+    td_daemon_stop(&m->daemon, cause);
+}
+
+struct td_shell_config td_member_shell_config(struct td_member *m) {
+    const struct td_daemon_settings *s = m->daemon.settings;
+    const struct td_service *service = &m->service;
+    return (struct td_shell_config){.loop = m->daemon.loop,
+                                    .children = m->children,
+                                    .workq = m->workq,
+                                    .rollouts = service->rollouts,
+                                    .data = service->data,
+                                    .spec = service->bytes.data,
+                                    .spec_bytes = service->bytes.len,
+                                    .socket_dir = service->socket_dir,
+                                    .host = s->host,
+                                    .run_dir = service->run_dir,
+                                    .worker_program = m->worker_program,
+                                    .member = m->id,
+                                    .incarnation = m->incarnation,
+                                    .job = service->job,
+                                    .journal_id = service->journal_id,
+                                    .workers = (uint32_t)s->workers,
+                                    .threads = threads_of(s),
+                                    .verbose = s->verbose,
+                                    .stop = on_stop,
+                                    .failed = td_service_failed,
+                                    .report = report,
+                                    .user = m};
 }
 
 // ---- orders ----
@@ -132,7 +126,7 @@ static bool orders_count(struct td_member *m, const Tandem__Sync__Orders *o) {
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {
     struct td_member *m = user;
     Tandem__Sync__Orders *o = tandem__sync__orders__unpack(NULL, n, bytes);
-    if (!o || m->stopping || !orders_count(m, o)) {
+    if (!o || m->daemon.stopping || !orders_count(m, o)) {
         tandem__sync__orders__free_unpacked(o, NULL);
         return;
     }
@@ -144,7 +138,7 @@ static void on_orders(void *user, const uint8_t *bytes, size_t n) {
     }
     td_index_orders(m, o);
     if (m->state == TD_SERVICE_RUNNING && m->wanted.job == m->service.job) {
-        m->role->orders(m->shell, o);
+        td_shell_orders(m->shell, o);
     }
     td_service_drive(m);
     tandem__sync__orders__free_unpacked(o, NULL);
@@ -164,133 +158,67 @@ static void on_timer(void *user) {
 static void on_journal_closed(void *user) {
     struct td_member *m = user;
     m->journal = NULL;
-    td_loop_stop(m->loop);
+    td_loop_stop(m->daemon.loop);
 }
 
 void td_service_over(struct td_member *m) {
     if (m->journal) {
         td_log_close(m->journal, on_journal_closed, m);
     } else {
-        td_loop_stop(m->loop);
+        td_loop_stop(m->daemon.loop);
     }
 }
 
-void td_member_stop(void *user, const char *cause) {
+static void end(void *user) {
     struct td_member *m = user;
-    if (m->stopping) {
-        return;
-    }
-    m->stopping = true;
-    m->cause = cause ? td_strdup(cause) : NULL;
     td_timer_stop(m->timer);
     td_service_end(m);
-}
-
-static void on_signal(void *user, int signum) {
-    (void)signum;
-    td_member_stop(user, NULL);
 }
 
 // ---- starting ----
 
 // A run directory is a member that comes back under its name.
-static enum td_rc read_id(struct td_member *m, struct td_err *err) {
-    char *path = td_asprintf("%s/member-id", m->settings->dir), text[24];
-    struct td_buf old = {0};
-    enum td_rc rc = td_file_read(path, 64, &old, err);
-    if (rc == TD_OK) {
-        char *end = NULL;
-        m->id = strtoull(td_buf_str(&old), &end, 16);
-        if (!m->id || *end != '\n') {
-            rc = td_fail(err, TD_ECORRUPT, "%s: not a member's id", path);
-        }
-    } else if (rc == TD_ENOENT) {
+static enum td_rc find_id(struct td_member *m, struct td_err *err) {
+    const char *dir = m->daemon.settings->dir;
+    enum td_rc rc = td_daemon_read_id(dir, "member-id", &m->id, err);
+    if (rc == TD_ENOENT) {
         m->id = td_random_id();
-        int n = snprintf(text, sizeof text, "%016" PRIx64 "\n", m->id);
-        rc = td_file_write(path, text, (size_t)n, err);
+        rc = td_daemon_write_id(dir, "member-id", m->id, err);
     }
-    td_buf_fini(&old);
-    td_free(path);
     return rc;
 }
 
-static enum td_rc find_worker_program(struct td_member *m, struct td_err *err) {
-    ssize_t n = readlink("/proc/self/exe", m->worker_program, sizeof m->worker_program - 16);
-    if (n <= 0) {
-        return td_fail(err, TD_EIO, "cannot tell where this program lies");
-    }
-    m->worker_program[n] = 0;
-    char *slash = strrchr(m->worker_program, '/');
-    snprintf(slash + 1, 15, "tandem-worker");
-    return TD_OK;
-}
-
-static enum td_rc make_loop(struct td_member *m, struct td_err *err) {
-    static const int signums[] = {SIGINT, SIGTERM};
-    enum td_rc rc = td_loop_new(&m->loop, err);
-    rc = rc == TD_OK ? td_children_new(m->loop, CHILDREN_MAX, &m->children, err) : rc;
-    rc = rc == TD_OK ? td_workq_new(m->loop, "td-work", 1, WORKQ_JOBS, &m->workq, err) : rc;
-    rc = rc == TD_OK ? td_workq_new(m->loop, "td-load", 1, LOAD_JOBS, &m->load_workq, err) : rc;
-    for (int i = 0; rc == TD_OK && i < 2; i++) {
-        if (td_watch_signal(m->loop, signums[i], on_signal, m, &m->signals[i]) != TD_OK) {
-            rc = td_fail(err, TD_EIO, "signals cannot be watched");
-        }
-    }
-    return rc;
+static enum td_rc make_queues(struct td_member *m, struct td_err *err) {
+    struct td_loop *loop = m->daemon.loop;
+    enum td_rc rc = td_children_new(loop, CHILDREN_MAX, &m->children, err);
+    rc = rc == TD_OK ? td_workq_new(loop, "td-work", 1, WORKQ_JOBS, &m->workq, err) : rc;
+    return rc == TD_OK ? td_workq_new(loop, "td-load", 1, LOAD_JOBS, &m->load_workq, err) : rc;
 }
 
 static enum td_rc start_link(struct td_member *m, struct td_err *err) {
-    const struct td_daemon_settings *s = m->settings;
-    bool tls = s->tls.ca_file || s->tls.cert_file; // without a CA file: the system's authorities
-    struct td_link_client_opts opts = {.loop = m->loop,
-                                       .rpc = m->rpc,
+    const struct td_daemon_settings *s = m->daemon.settings;
+    struct td_link_client_opts opts = {.loop = m->daemon.loop,
+                                       .rpc = m->daemon.rpc,
                                        .addresses = s->coordinators.items,
                                        .count = (size_t)s->coordinators.count,
-                                       .tls = tls ? &m->tls : NULL,
+                                       .tls = m->daemon.tls,
                                        .member = m->id,
                                        .on_orders = on_orders,
                                        .user = m};
     return td_link_client_new(&opts, &m->link, err);
 }
 
-static enum td_rc start_http(struct td_member *m, struct td_err *err) {
-    const char *at = m->settings->http;
-    int port = 0;
-    enum td_rc rc = at ? td_http_new(m->loop, at, &m->http, &port, err) : TD_OK;
-    if (rc == TD_OK && m->http) {
-        const char *colon = strrchr(at, ':');
-        snprintf(m->http_address, sizeof m->http_address, "%.*s:%d", (int)(colon - at), at, port);
-        td_member_pages(m);
-    }
-    return rc;
-}
-
-static struct td_logs logs_of(const struct td_daemon_settings *s) {
-    return (struct td_logs){.kind =
-                                s->log.kind == TD_DAEMON_LOG_KAFKA ? TD_LOGS_KAFKA : TD_LOGS_FILE,
-                            .folder = s->log.folder,
-                            .fsync = s->log.fsync,
-                            .brokers = s->log.brokers,
-                            .prefix = s->log.prefix,
-                            .properties = s->log.properties,
-                            .timeout_ms = s->log.timeout_s * 1000};
-}
-
-static enum td_rc start(struct td_member *m, struct td_err *err) {
-    const struct td_daemon_settings *s = m->settings;
-    m->logs = logs_of(s);
-    m->tls = (struct td_rpc_tls){s->tls.ca_file, s->tls.cert_file, s->tls.key_file, NULL};
+static enum td_rc start(struct td_member *m, const struct td_daemon_settings *settings,
+                        struct td_err *err) {
     m->incarnation = td_random_id();
-    enum td_rc rc = td_make_dirs(s->dir, err);
-    rc = rc == TD_OK ? td_run_lock(s->dir, &m->lock, err) : rc;
-    rc = rc == TD_OK ? read_id(m, err) : rc;
-    rc = rc == TD_OK ? find_worker_program(m, err) : rc;
-    rc = rc == TD_OK ? make_loop(m, err) : rc;
-    rc = rc == TD_OK ? td_rpc_new(m->loop, &m->rpc, err) : rc;
-    rc = rc == TD_OK ? start_http(m, err) : rc;
+    enum td_rc rc = td_daemon_init(&m->daemon, settings, end, m, err);
+    rc = rc == TD_OK ? find_id(m, err) : rc;
+    rc = rc == TD_OK ? td_daemon_worker_program(m->worker_program, err) : rc;
+    rc = rc == TD_OK ? make_queues(m, err) : rc;
+    rc = rc == TD_OK ? td_daemon_serve(&m->daemon, m->role->program, &td_member_pages, err) : rc;
     rc = rc == TD_OK ? start_link(m, err) : rc;
     if (rc == TD_OK) {
-        m->timer = td_timer_new(m->loop, on_timer, m);
+        m->timer = td_timer_new(m->daemon.loop, on_timer, m);
         td_timer_start(m->timer, 0);
     }
     return rc;
@@ -299,37 +227,24 @@ static enum td_rc start(struct td_member *m, struct td_err *err) {
 static void release(struct td_member *m) {
     td_timer_close(m->timer);
     td_link_client_free(m->link);
-    td_http_free(m->http);
-    td_rpc_free(m->rpc);
     td_workq_free(m->workq);
     td_workq_free(m->load_workq);
     td_index_free(m);
     td_children_free(m->children);
-    for (int i = 0; i < 2; i++) {
-        td_watch_close(m->signals[i]);
-    }
-    if (m->loop) {
-        td_loop_free(m->loop);
-    }
-    if (m->lock >= 0) {
-        close(m->lock);
-    }
+    td_daemon_fini(&m->daemon);
     td_buf_fini(&m->wanted.spec);
     td_free(m->trouble);
-    td_free(m->cause);
 }
 
 enum td_rc td_member_daemon(const struct td_daemon_settings *settings,
                             const struct td_member_role *role, struct td_err *err) {
     struct td_member *m = td_alloc(sizeof *m);
-    m->settings = settings;
     m->role = role;
-    m->lock = -1;
-    enum td_rc rc = start(m, err);
+    enum td_rc rc = start(m, settings, err);
     if (rc == TD_OK) {
-        td_trace_info("member is up", "member=%016" PRIx64 " http=%s", m->id, m->http_address);
-        td_loop_run(m->loop);
-        rc = m->cause ? td_fail(err, TD_EIO, "%s", m->cause) : TD_OK;
+        td_trace_info("member is up", "member=%016" PRIx64 " http=%s", m->id,
+                      m->daemon.http_address);
+        rc = td_daemon_run(&m->daemon, err);
     }
     release(m);
     td_free(m);

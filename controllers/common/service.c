@@ -1,8 +1,6 @@
 // The job that a member serves: see member.h. One at a time; a change of job ends the old one
 // first.
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "controllers/common/member_int.h"
 #include "controllers/common/pool.h"
@@ -24,7 +22,7 @@ static void clear(struct td_member *m) {
     m->metrics = NULL;
     m->metrics_step = 0;
     m->state = TD_SERVICE_NONE;
-    if (m->stopping) {
+    if (m->daemon.stopping) {
         td_service_over(m);
     } else {
         td_service_drive(m);
@@ -47,7 +45,7 @@ static void close_log(struct td_member *m) {
 
 static void on_shell_stopped(void *user) {
     struct td_member *m = user;
-    m->role->free(m->shell);
+    td_shell_free(m->shell);
     m->shell = NULL;
     close_log(m);
 }
@@ -56,21 +54,18 @@ static void end(struct td_member *m) {
     m->state = TD_SERVICE_STOPPING;
     if (m->shell) {
         td_trace_info("job given up", "job=%" PRIu64, m->service.job);
-        m->role->stop(m->shell, false, on_shell_stopped, m);
+        td_shell_stop(m->shell, on_shell_stopped, m);
     } else {
         close_log(m);
     }
 }
 
-static void set_trouble(struct td_member *m, const char *cause) {
+void td_service_failed(void *user, const char *cause) {
+    struct td_member *m = user;
     td_trace_error("job cannot be served here", "job=%" PRIu64 " cause=\"%s\"", m->service.job,
                    cause);
     td_free(m->trouble);
     m->trouble = td_strdup(cause);
-}
-
-void td_member_failed(void *user, const char *cause) {
-    set_trouble(user, cause);
 }
 
 // ---- loading ----
@@ -90,7 +85,7 @@ static void end_load(void *user) {
     struct td_member *m = user;
     m->state = TD_SERVICE_OPENING;
     if (m->load_error) {
-        set_trouble(m, m->load_error);
+        td_service_failed(m, m->load_error);
         td_free(m->load_error);
         m->load_error = NULL;
     }
@@ -105,8 +100,8 @@ static void begin(struct td_member *m) {
     s->rollout_log = m->wanted.rollout_log;
     s->journal_id = m->journal_id;
     td_buf_put(&s->bytes, m->wanted.spec.data, m->wanted.spec.len);
-    s->socket_dir = td_asprintf("%s/jobs/%" PRIu64, m->settings->dir, s->job);
-    s->run_dir = td_asprintf("%s/jobs/%" PRIu64, m->settings->shared_dir, s->job);
+    s->socket_dir = td_asprintf("%s/jobs/%" PRIu64, m->daemon.settings->dir, s->job);
+    s->run_dir = td_asprintf("%s/jobs/%" PRIu64, m->daemon.settings->shared_dir, s->job);
     m->retry_ms = 0;
     m->state = TD_SERVICE_LOADING;
     td_trace_info("job taken up", "job=%" PRIu64, s->job);
@@ -117,70 +112,69 @@ static void begin(struct td_member *m) {
 
 // ---- opening and running ----
 
-static void rollout_name(const struct td_member *m, char *out, size_t size) {
-    snprintf(out, size, "rollout-%016" PRIx64, m->service.rollout_log);
-}
-
 static void run_ask(void *user) {
     struct td_member *m = user;
     m->ask.rc = TD_OK;
     if (m->role->reads_journal) {
-        m->ask.rc = td_logs_ask(&m->logs, "journal", &m->ask.journal, &m->ask.err);
+        m->ask.rc = td_logs_ask(&m->daemon.logs, "journal", &m->ask.journal, &m->ask.err);
     }
     if (m->ask.rc == TD_OK && m->service.rollout_log) {
-        char name[32];
-        rollout_name(m, name, sizeof name);
+        char name[TD_ROLLOUT_LOG_NAME];
+        td_logs_rollout_name(m->service.rollout_log, name);
         m->ask.rollouts.id = m->service.rollout_log;
-        m->ask.rc = td_logs_ask(&m->logs, name, &m->ask.rollouts, &m->ask.err);
+        m->ask.rc = td_logs_ask(&m->daemon.logs, name, &m->ask.rollouts, &m->ask.err);
     }
 }
 
 static enum td_rc open_and_start(struct td_member *m, struct td_err *err) {
     enum td_rc rc = TD_OK;
     if (m->role->reads_journal && !m->journal) {
-        rc = td_logs_attach(m->loop, &m->logs, "journal", &m->ask.journal, &m->journal, err);
+        rc = td_logs_attach(m->daemon.loop, &m->daemon.logs, "journal", &m->ask.journal,
+                            &m->journal, err);
     }
     if (rc == TD_OK && m->service.rollout_log) {
-        char name[32];
-        rollout_name(m, name, sizeof name);
-        rc = td_logs_attach(m->loop, &m->logs, name, &m->ask.rollouts, &m->service.rollouts, err);
+        char name[TD_ROLLOUT_LOG_NAME];
+        td_logs_rollout_name(m->service.rollout_log, name);
+        rc = td_logs_attach(m->daemon.loop, &m->daemon.logs, name, &m->ask.rollouts,
+                            &m->service.rollouts, err);
     }
-    return rc == TD_OK ? m->role->start(m, &m->service, &m->shell, err) : rc;
+    const struct td_shell_config config = td_member_shell_config(m);
+    return rc == TD_OK ? m->role->start(&config, m->journal, &m->shell, err) : rc;
 }
 
 static void end_ask(void *user) {
     struct td_member *m = user;
     m->ask.asking = false;
-    bool other = m->stopping || m->wanted.job != m->service.job;
+    bool other = m->daemon.stopping || m->wanted.job != m->service.job;
     enum td_rc rc = other ? TD_ESTOPPED : m->ask.rc;
     if (rc == TD_OK) {
         rc = open_and_start(m, &m->ask.err);
         m->state = rc == TD_OK ? TD_SERVICE_RUNNING : m->state;
     }
     if (rc == TD_ENOENT || rc == TD_ETIMEOUT) {
-        m->retry_ms = td_loop_now_ms(m->loop) + OPEN_RETRY_MS; // the leader makes it
+        m->retry_ms = td_loop_now_ms(m->daemon.loop) + OPEN_RETRY_MS; // the leader makes it
     } else if (rc != TD_OK && rc != TD_ESTOPPED) {
-        set_trouble(m, m->ask.err.msg);
+        td_service_failed(m, m->ask.err.msg);
     }
     td_service_drive(m);
 }
 
 // Workers that an earlier process of this member left for jobs that it does not serve any more.
 static void end_strangers(struct td_member *m) {
-    char *jobs = td_asprintf("%s/jobs", m->settings->dir);
+    char *jobs = td_asprintf("%s/jobs", m->daemon.settings->dir);
     td_pool_end_old(jobs, m->wanted.job, STRANGERS_MS);
     td_free(jobs);
     m->swept = true;
 }
 
 void td_service_drive(struct td_member *m) {
-    bool other = m->stopping || m->wanted.job != m->service.job;
+    bool other = m->daemon.stopping || m->wanted.job != m->service.job;
     switch (m->state) {
     case TD_SERVICE_NONE:
         if (m->term && !m->swept) {
             end_strangers(m);
         }
-        if (m->wanted.job && !m->stopping) {
+        if (m->wanted.job && !m->daemon.stopping) {
             begin(m);
         }
         break;
@@ -190,7 +184,7 @@ void td_service_drive(struct td_member *m) {
         }
         if (other) {
             end(m);
-        } else if (!m->trouble && td_loop_now_ms(m->loop) >= m->retry_ms) {
+        } else if (!m->trouble && td_loop_now_ms(m->daemon.loop) >= m->retry_ms) {
             m->ask.asking = td_workq_submit(m->load_workq, run_ask, end_ask, m);
         }
         break;

@@ -37,7 +37,7 @@ static void on_reply(void *user, int worker, const td_frame *f, const int *fds) 
 }
 
 static void send(struct td_rollout_shell *s, const struct td_episode *g, td_frame *f) {
-    td_pool_send(s->pool, g->worker, f, -1, on_reply, new_call(s, g->ticket));
+    td_pool_send(s->base.pool, g->worker, f, -1, on_reply, new_call(s, g->ticket));
 }
 
 static void send_prompt(struct td_rollout_shell *s, const struct td_episode *g) {
@@ -72,7 +72,7 @@ static void send_prompt(struct td_rollout_shell *s, const struct td_episode *g) 
 }
 
 static void send_generate(struct td_rollout_shell *s, const struct td_episode *g) {
-    const struct td_job_spec *spec = s->config.data->spec;
+    const struct td_job_spec *spec = s->base.config.data->spec;
     const struct td_spec_val_kwargs *val = &spec->rollout.val_kwargs;
     Tandem__Worker__Generate m = TANDEM__WORKER__GENERATE__INIT;
     m.temperature = td_job_temperature(spec, g->eval);
@@ -92,7 +92,7 @@ static void send_generate(struct td_rollout_shell *s, const struct td_episode *g
 }
 
 void td_rollout_shell_start_group(struct td_rollout_shell *s, const struct td_rolloutc_effect *x) {
-    const struct td_episode *g = td_episodes_add(s->episodes, x, s->config.data);
+    const struct td_episode *g = td_episodes_add(s->episodes, x, s->base.config.data);
     send_prompt(s, g);
     send_generate(s, g);
 }
@@ -100,7 +100,6 @@ void td_rollout_shell_start_group(struct td_rollout_shell *s, const struct td_ro
 void td_rollout_shell_generated(struct td_rollout_shell *s, const Tandem__Worker__Generated *m) {
     uint64_t ticket = td_sequence_ticket(m->sequence);
     struct td_episode *g = td_episodes_find(s->episodes, ticket);
-    s->tokens += m->n_ids;
     if (!g) {
         return; // of a group that was closed meanwhile
     }
@@ -211,15 +210,15 @@ static void pack(const struct td_rollout_shell *s, struct td_episode *g) {
     for (uint32_t i = 0; i < g->sample_count; i++) {
         add_sample(&p, g, i);
     }
-    h->log = td_log_id(s->config.rollouts);
+    h->log = td_log_id(s->base.config.rollouts);
     h->job = g->job;
-    h->journal_id = s->config.journal_id;
+    h->journal_id = s->base.config.journal_id;
     h->data_epoch = g->group.data_epoch;
     h->index = g->group.index;
     h->parts = 1;
     h->attempt_term = g->attempt.term;
     h->attempt = g->attempt.n;
-    h->producer = s->config.incarnation;
+    h->producer = s->base.config.incarnation;
     h->models = p.models;
     h->n_models = 1;
     h->samples = p.samples;
@@ -245,22 +244,22 @@ static void pack(const struct td_rollout_shell *s, struct td_episode *g) {
 static void on_appended(void *user, const struct td_log_result *result) {
     struct group_call *c = user;
     struct td_rollout_shell *s = c->shell;
-    if (result->outcome == TD_LOG_FAILED && !s->stopping) {
-        s->config.fns.stop(s->config.user, result->err->msg);
+    if (result->outcome == TD_LOG_FAILED && !s->base.stopping) {
+        s->base.config.stop(s->base.config.user, result->err->msg);
     } else {
         struct td_rolloutc_event e = {
             .kind = TD_RC_PUBLISHED, .ticket = c->ticket, .ok = result->outcome == TD_LOG_APPENDED};
         td_rollout_shell_step(s, &e);
     }
     td_free(c);
-    td_rollout_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 static void give_unpublished(void *user) {
     struct group_call *c = user;
     struct td_rolloutc_event e = {.kind = TD_RC_PUBLISHED, .ticket = c->ticket};
     td_rollout_shell_step(c->shell, &e);
-    td_rollout_shell_idle(c->shell);
+    td_shell_idle(&c->shell->base);
     td_free(c);
 }
 
@@ -278,19 +277,20 @@ void td_rollout_shell_publish(struct td_rollout_shell *s, const struct td_rollou
                  "the record of a group has %zu bytes, at most %d: lower rollout.n or "
                  "data.max_response_length",
                  g->record.len, TD_LOG_RECORD_BYTES_MAX);
-        s->config.fns.failed(s->config.user, cause);
+        s->base.config.failed(s->base.config.user, cause);
         return;
     }
     uint64_t key = td_hash_u64(g->group.data_epoch, g->group.index);
-    struct td_log_append a = {.partition = (uint32_t)(key % td_log_partitions(s->config.rollouts)),
+    struct td_log_append a = {.partition =
+                                  (uint32_t)(key % td_log_partitions(s->base.config.rollouts)),
                               .bytes = g->record.data,
                               .n = g->record.len,
                               .done = on_appended,
                               .user = new_call(s, x->ticket)};
     struct td_err err;
-    s->busy++;
-    if (td_log_append(s->config.rollouts, &a, &err) != TD_OK) {
-        td_loop_defer(s->config.loop, give_unpublished,
+    s->base.busy++;
+    if (td_log_append(s->base.config.rollouts, &a, &err) != TD_OK) {
+        td_loop_defer(s->base.config.loop, give_unpublished,
                       a.user); // too many outstanding: again later
     }
 }
@@ -300,7 +300,7 @@ void td_rollout_shell_close_group(struct td_rollout_shell *s, const struct td_ro
     if (!g) {
         return;
     }
-    if (g->done < g->sample_count && td_pool_is_up(s->pool, g->worker)) {
+    if (g->done < g->sample_count && td_pool_is_up(s->base.pool, g->worker)) {
         uint64_t *open = td_alloc_array(g->sample_count, sizeof *open);
         Tandem__Worker__Close m = TANDEM__WORKER__CLOSE__INIT;
         for (uint32_t i = 0; i < g->sample_count; i++) {
@@ -312,7 +312,7 @@ void td_rollout_shell_close_group(struct td_rollout_shell *s, const struct td_ro
         td_frame f = TANDEM__WORKER__FRAME__INIT;
         f.body_case = TANDEM__WORKER__FRAME__BODY_CLOSE;
         f.close = &m;
-        td_pool_send(s->pool, g->worker, &f, -1, NULL, NULL);
+        td_pool_send(s->base.pool, g->worker, &f, -1, NULL, NULL);
         td_free(open);
     }
     td_episodes_remove(s->episodes, x->ticket);

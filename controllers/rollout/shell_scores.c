@@ -22,11 +22,8 @@ static void job_free(struct job *j) {
 static void submit(struct td_rollout_shell *s, const struct job *job, td_loop_fn *run,
                    td_loop_fn *done) {
     struct job *j = td_memdup(job, sizeof *job);
-    s->busy++;
-    if (!td_workq_submit(s->config.workq, run, done, j)) {
-        s->busy--;
+    if (!td_shell_submit(&s->base, run, done, j)) {
         job_free(j);
-        s->config.fns.stop(s->config.user, "the work queue is full");
     }
 }
 
@@ -54,12 +51,12 @@ static void done_write(void *user) {
     struct td_rollout_shell *s = j->shell;
     struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
     if (j->rc != TD_OK) {
-        s->config.fns.stop(s->config.user, j->err.msg);
+        s->base.config.stop(s->base.config.user, j->err.msg);
     } else if (g) {
         give_scored(s, g);
     }
     job_free(j);
-    td_rollout_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 static void run_score(void *user) {
@@ -74,11 +71,12 @@ static void take_scores(struct td_rollout_shell *s, struct td_episode *g, const 
         return;
     }
     td_scoring_give(j->scoring, g);
-    if (g->eval && s->config.data->spec->trainer.validation_data_dir) {
-        const struct job write = {
-            .shell = s,
-            .ticket = g->ticket,
-            .dump = td_val_dump_new(s->config.run_dir, s->config.member, s->config.data, g)};
+    if (g->eval && s->base.config.data->spec->trainer.validation_data_dir) {
+        const struct job write = {.shell = s,
+                                  .ticket = g->ticket,
+                                  .dump =
+                                      td_val_dump_new(s->base.config.run_dir, s->base.config.member,
+                                                      s->base.config.data, g)};
         submit(s, &write, run_write, done_write);
     } else {
         give_scored(s, g);
@@ -89,15 +87,15 @@ static void done_score(void *user) {
     struct job *j = user;
     struct td_rollout_shell *s = j->shell;
     struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
-    if (g && !s->stopping) { // else it was closed meanwhile
+    if (g && !s->base.stopping) { // else it was closed meanwhile
         take_scores(s, g, j);
     }
     job_free(j);
-    td_rollout_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 void td_rollout_shell_score(struct td_rollout_shell *s, const struct td_episode *g) {
     const struct job score = {
-        .shell = s, .ticket = g->ticket, .scoring = td_scoring_new(g, s->config.data)};
+        .shell = s, .ticket = g->ticket, .scoring = td_scoring_new(g, s->base.config.data)};
     submit(s, &score, run_score, done_score);
 }

@@ -49,11 +49,11 @@ void td_rollout_shell_prepare(struct td_rollout_shell *s, const struct td_rollou
     m.digest = x->digest;
     m.sources = x->sources;
     m.n_sources = x->source_count;
-    m.deadline_ms = (uint64_t)s->config.data->spec->tandem.step_timeout_s * 1000 / 2;
+    m.deadline_ms = (uint64_t)s->base.config.data->spec->tandem.step_timeout_s * 1000 / 2;
     td_frame f = TANDEM__WORKER__FRAME__INIT;
     f.body_case = TANDEM__WORKER__FRAME__BODY_PREPARE;
     f.prepare = &m;
-    td_pool_send(s->pool, (int)x->worker, &f, -1, on_reply, new_call(s, x, TD_RC_PREPARED));
+    td_pool_send(s->base.pool, (int)x->worker, &f, -1, on_reply, new_call(s, x, TD_RC_PREPARED));
 }
 
 void td_rollout_shell_flip(struct td_rollout_shell *s, const struct td_rolloutc_effect *x) {
@@ -65,5 +65,5 @@ void td_rollout_shell_flip(struct td_rollout_shell *s, const struct td_rolloutc_
     td_frame f = TANDEM__WORKER__FRAME__INIT;
     f.body_case = TANDEM__WORKER__FRAME__BODY_FLIP;
     f.flip = &m;
-    td_pool_send(s->pool, (int)x->worker, &f, -1, on_reply, new_call(s, x, TD_RC_FLIPPED));
+    td_pool_send(s->base.pool, (int)x->worker, &f, -1, on_reply, new_call(s, x, TD_RC_FLIPPED));
 }

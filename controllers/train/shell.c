@@ -13,19 +13,7 @@
 #include "lib/spec/build_id.h"
 #include "lib/spec/job_spec.h"
 
-enum { TICK_MS = 200, REPORT_MS = 500, STOP_MS = 5000 };
-
-static void send_report(struct td_train_shell *s, const Tandem__Sync__Report *report) {
-    if (!s->link) {
-        s->config.fns.report(s->config.user, report);
-        return;
-    }
-    size_t n = tandem__sync__report__get_packed_size(report);
-    uint8_t *bytes = td_alloc(n);
-    tandem__sync__report__pack(report, bytes);
-    td_link_report(s->link, bytes, n);
-    td_free(bytes);
-}
+enum { TICK_MS = 200, REPORT_MS = 500 };
 
 static void execute(struct td_train_shell *s, const struct td_trainc_effect *x) {
     td_trace_debug("train effect", "kind=%d worker=%u round=%llu k=%u", (int)x->kind, x->worker,
@@ -38,7 +26,7 @@ static void execute(struct td_train_shell *s, const struct td_trainc_effect *x) 
         td_train_shell_read_journal(s);
         break;
     case TD_TC_STOP:
-        s->config.fns.stop(s->config.user, x->text);
+        s->base.config.stop(s->base.config.user, x->text);
         break;
     case TD_TC_READ_ROLLOUT:
         td_train_shell_read_rollout(s, x);
@@ -70,10 +58,10 @@ static void execute(struct td_train_shell *s, const struct td_trainc_effect *x) 
         td_train_shell_metrics(s, x);
         break;
     case TD_TC_REPORT:
-        send_report(s, x->report);
+        td_shell_report(&s->base, x->report);
         break;
     case TD_TC_RESTART_WORKER:
-        td_pool_kill(s->pool, (int)x->worker, "it belongs to another job");
+        td_pool_kill(s->base.pool, (int)x->worker, "it belongs to another job");
         break;
     default:
         td_train_shell_command(s, x);
@@ -82,31 +70,23 @@ static void execute(struct td_train_shell *s, const struct td_trainc_effect *x) 
 }
 
 void td_train_shell_step(struct td_train_shell *s, const struct td_trainc_event *event) {
-    if (s->stopping) {
+    if (s->base.stopping) {
         return;
     }
-    td_assert(!s->stepping);
-    s->stepping = true;
+    td_assert(!s->base.stepping);
+    s->base.stepping = true;
     struct td_trainc_effects effects = {0};
-    td_trainc_step(s->machine, event, td_loop_now_ms(s->config.loop), &effects);
-    for (size_t i = 0; i < effects.count && !s->stopping; i++) {
+    td_trainc_step(s->machine, event, td_loop_now_ms(s->base.config.loop), &effects);
+    for (size_t i = 0; i < effects.count && !s->base.stopping; i++) {
         execute(s, &effects.items[i]);
     }
     td_trainc_effects_fini(&effects);
-    s->stepping = false;
+    s->base.stepping = false;
 }
 
-void td_train_shell_orders(struct td_train_shell *s, const Tandem__Sync__Orders *orders) {
+static void on_orders(void *user, const Tandem__Sync__Orders *orders) {
     struct td_trainc_event e = {.kind = TD_TC_ORDERS, .orders = orders};
-    td_train_shell_step(s, &e);
-}
-
-static void on_orders(void *user, const uint8_t *bytes, size_t n) {
-    Tandem__Sync__Orders *orders = tandem__sync__orders__unpack(NULL, n, bytes);
-    if (orders) {
-        td_train_shell_orders(user, orders);
-        tandem__sync__orders__free_unpacked(orders, NULL);
-    }
+    td_train_shell_step(user, &e);
 }
 
 static void on_tick(void *user) {
@@ -120,88 +100,84 @@ static void on_tick(void *user) {
 // lie here.
 static bool plan_of(void *user, const void *spec, size_t n, struct td_train_plan *out) {
     const struct td_train_shell *s = user;
-    if (n != s->config.spec_bytes || memcmp(spec, s->config.spec, n) != 0) {
+    if (n != s->base.config.spec_bytes || memcmp(spec, s->base.config.spec, n) != 0) {
         return false;
     }
-    const struct td_job_spec *own = s->config.data->spec;
+    const struct td_job_spec *own = s->base.config.data->spec;
     *out = (struct td_train_plan){
-        .total_steps = s->config.data->schedule.total_steps,
+        .total_steps = s->base.config.data->schedule.total_steps,
         .checkpoint_every = (uint64_t)own->tandem.checkpoint.every,
         .save_freq = own->trainer.save_freq > 0 ? (uint64_t)own->trainer.save_freq : 0,
         .samples = own->tandem.kind == TD_JOB_SFT ? 0 : (uint32_t)own->rollout.n};
     return true;
 }
 
-static void fill_setup(struct td_train_shell *s) {
-    const struct td_job_data *d = s->config.data;
-    Tandem__Worker__Setup *m = &s->setup;
-    tandem__worker__setup__init(m);
-    m->job = s->config.job;
-    m->spec.data = (uint8_t *)s->config.spec;
-    m->spec.len = s->config.spec_bytes;
-    m->role = "actor";
-    m->size = s->config.workers;
-    m->threads = s->config.threads;
-    m->model_dir = (char *)d->spec->model.path;
-    m->total_steps = d->schedule.total_steps;
-    m->warmup_steps = d->schedule.warmup_steps;
+static void start_pool(struct td_train_shell *s) {
+    const struct td_job_data *d = s->base.config.data;
+    struct td_pool_fns fns;
+    td_train_shell_pool_fns(&fns);
+    s->base.setup.role = "actor";
+    s->base.setup.total_steps = d->schedule.total_steps;
+    s->base.setup.warmup_steps = d->schedule.warmup_steps;
+    td_shell_start_pool(&s->base, "train", &fns);
 }
 
-static enum td_rc make_pool(struct td_train_shell *s, struct td_err *err) {
-    const struct td_spec_tandem *t = &s->config.data->spec->tandem;
-    s->socket_dir = s->config.socket_dir ? td_strdup(s->config.socket_dir)
-                                         : td_asprintf("%s/workers", s->config.run_dir);
-    s->checkpoint_dir = td_asprintf("%s/checkpoints", s->config.run_dir);
-    enum td_rc rc = td_make_dirs(s->socket_dir, err);
-    if (rc == TD_OK) {
-        rc = td_make_dirs(s->checkpoint_dir, err);
-    }
-    if (rc != TD_OK) {
-        return rc;
-    }
-    fill_setup(s);
-    struct td_pool_config c = {.loop = s->config.loop,
-                               .children = s->config.children,
-                               .dir = s->socket_dir,
-                               .name = "train",
-                               .program = s->config.worker_program,
-                               .host = s->config.host,
-                               .count = (int)s->config.workers,
-                               .controller = s->config.incarnation,
-                               .job = s->config.job,
-                               .journal_id = s->config.journal_id,
-                               .grace_s = t->worker_grace_s,
-                               .silent_ms = t->worker_timeout_s * 1000,
-                               .start_ms = t->start_timeout_s * 1000,
-                               .request_ms = t->step_timeout_s * 1000,
-                               .verbose = s->config.verbose,
-                               .setup = &s->setup,
-                               .user = s};
-    td_train_shell_pool_fns(&c.fns);
-    s->pool = td_pool_new(&c);
-    return TD_OK;
-}
-
-enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
-                              struct td_train_shell **out, struct td_err *err) {
-    struct td_train_shell *s = td_alloc(sizeof *s);
-    s->config = *config;
-    enum td_rc rc = TD_OK;
-    if (config->hub) {
-        rc = td_link_new(config->hub, config->member, on_orders, s, &s->link, err);
-    }
-    const struct td_spec_trainer *t = &config->data->spec->trainer;
+static enum td_rc make_dirs(struct td_train_shell *s, struct td_err *err) {
+    const struct td_spec_trainer *t = &s->base.config.data->spec->trainer;
     const char *const dump_dirs[] = {t->rollout_data_dir, t->validation_data_dir};
+    enum td_rc rc = td_make_dirs(s->save_dir, err);
+    rc = rc == TD_OK ? td_make_dirs(s->checkpoint_dir, err) : rc;
     for (size_t i = 0; rc == TD_OK && i < 2; i++) {
         rc = dump_dirs[i] ? td_file_sweep(dump_dirs[i], ".jsonl", err) : TD_OK;
     }
-    if (rc == TD_OK) {
-        rc = make_pool(s, err);
-    }
+    return rc;
+}
+
+static void halt(void *shell) {
+    struct td_train_shell *s = shell;
+    td_timer_stop(s->timer);
+    td_timer_stop(s->again);
+    td_train_shell_close_logs(s);
+}
+
+static void free_shell(void *shell) {
+    struct td_train_shell *s = shell;
+    td_timer_close(s->timer);
+    td_timer_close(s->again);
+    td_train_shell_close_logs(s);
+    td_shell_fini(&s->base);
+    td_round_free(s->round);
+    td_trainc_free(s->machine);
+    td_free(s->save_dir);
+    td_free(s->checkpoint_dir);
+    td_free(s);
+}
+
+static void waits(const void *shell, char text[TD_SHELL_WAITS], int64_t *since_ms) {
+    const struct td_train_shell *s = shell;
+    struct td_train_view v;
+    td_trainc_view(s->machine, &v);
+    snprintf(text, TD_SHELL_WAITS, "%s", v.waits_for);
+    *since_ms = v.since_ms;
+}
+
+static const struct td_shell_kind kind = {on_orders, halt, free_shell, waits};
+
+enum td_rc td_train_shell_new(const struct td_train_shell_config *given, struct td_shell **out,
+                              struct td_err *err) {
+    struct td_train_shell *s = td_alloc(sizeof *s);
+    const struct td_shell_config *config = &given->base;
+    s->journal = given->journal;
+    s->save_dir = td_strdup(given->save_dir);
+    s->checkpoint_dir = td_asprintf("%s/checkpoints", config->run_dir);
+    s->line = given->line;
+    enum td_rc rc = td_shell_init(&s->base, config, &kind, s, err);
+    rc = rc == TD_OK ? make_dirs(s, err) : rc;
     if (rc != TD_OK) {
-        td_train_shell_free(s);
+        free_shell(s);
         return rc;
     }
+    start_pool(s);
     struct td_trainc_config machine = {.member = config->member,
                                        .incarnation = config->incarnation,
                                        .job = config->job,
@@ -218,62 +194,6 @@ enum td_rc td_train_shell_new(const struct td_train_shell_config *config,
     s->again = td_timer_new(config->loop, td_train_shell_ask_again, s);
     td_timer_start(s->timer, TICK_MS);
     td_train_shell_read_journal(s);
-    *out = s;
+    *out = &s->base;
     return TD_OK;
-}
-
-static void end_stop(struct td_train_shell *s) {
-    td_loop_defer(s->config.loop, s->stopped, s->stopped_user);
-}
-
-void td_train_shell_idle(struct td_train_shell *s) {
-    td_assert_op(s->busy, >, 0);
-    if (--s->busy == 0 && s->stopping) {
-        end_stop(s);
-    }
-}
-
-static void on_pool_stopped(void *user) {
-    td_train_shell_idle(user);
-}
-
-void td_train_shell_stop(struct td_train_shell *s, bool keep_workers, td_loop_fn *done,
-                         void *user) {
-    s->stopping = true;
-    s->keep_workers = keep_workers;
-    s->stopped = done;
-    s->stopped_user = user;
-    td_timer_stop(s->timer);
-    td_timer_stop(s->again);
-    td_train_shell_close_logs(s);
-    s->busy++;
-    if (keep_workers) {
-        td_train_shell_idle(s);
-    } else {
-        td_pool_stop(s->pool, STOP_MS, on_pool_stopped, s);
-    }
-}
-
-void td_train_shell_free(struct td_train_shell *s) {
-    if (!s) {
-        return;
-    }
-    td_timer_close(s->timer);
-    td_timer_close(s->again);
-    td_train_shell_close_logs(s);
-    td_pool_free(s->pool);
-    td_round_free(s->round);
-    td_link_free(s->link);
-    td_trainc_free(s->machine);
-    td_free(s->socket_dir);
-    td_free(s->checkpoint_dir);
-    td_free(s);
-}
-
-const struct td_pool *td_train_shell_pool(const struct td_train_shell *s) {
-    return s->pool;
-}
-
-void td_train_shell_view(const struct td_train_shell *s, struct td_train_view *out) {
-    td_trainc_view(s->machine, out);
 }

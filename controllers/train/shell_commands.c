@@ -50,21 +50,21 @@ static struct call *new_call(struct td_train_shell *s, const struct td_trainc_ef
 }
 
 static void send(struct td_train_shell *s, const struct td_trainc_effect *x, td_frame *f, int fd) {
-    td_pool_send(s->pool, (int)x->worker, f, fd, on_reply, new_call(s, x));
+    td_pool_send(s->base.pool, (int)x->worker, f, fd, on_reply, new_call(s, x));
 }
 
 static void answer_setup(void *user) {
     struct call *c = user;
     struct td_trainc_event e = {.kind = TD_TC_DONE, .seq = c->seq};
     td_train_shell_step(c->shell, &e);
-    td_train_shell_idle(c->shell);
+    td_shell_idle(&c->shell->base);
     td_free(c);
 }
 
 // The pool has set the worker up before it said that it is there.
 static void command_setup(struct td_train_shell *s, const struct td_trainc_effect *x) {
-    s->busy++;
-    td_loop_defer(s->config.loop, answer_setup, new_call(s, x));
+    s->base.busy++;
+    td_loop_defer(s->base.config.loop, answer_setup, new_call(s, x));
 }
 
 static void command_ring(struct td_train_shell *s, const struct td_trainc_effect *x) {
@@ -117,7 +117,7 @@ static void command_keyed(struct td_train_shell *s, const struct td_trainc_effec
     } else if (x->kind == TD_TC_STEP) {
         step.key = &key;
         step.k = x->k;
-        step.deadline_ms = (uint64_t)s->config.data->spec->tandem.step_timeout_s * 1000;
+        step.deadline_ms = (uint64_t)s->base.config.data->spec->tandem.step_timeout_s * 1000;
         f.body_case = TANDEM__WORKER__FRAME__BODY_STEP;
         f.step = &step;
     } else {
@@ -183,7 +183,7 @@ static void on_generated(void *user, int worker, const Tandem__Worker__Generated
 static void on_failed(void *user, int worker, const struct td_err *err) {
     struct td_train_shell *s = user;
     (void)worker;
-    s->config.fns.failed(s->config.user, err->msg);
+    s->base.config.failed(s->base.config.user, err->msg);
 }
 
 void td_train_shell_pool_fns(struct td_pool_fns *fns) {

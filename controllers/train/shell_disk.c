@@ -59,12 +59,8 @@ static struct job *new_job(struct td_train_shell *s) {
 }
 
 static void submit(struct job *j, td_loop_fn *run, td_loop_fn *done) {
-    struct td_train_shell *s = j->shell;
-    s->busy++;
-    if (!td_workq_submit(s->config.workq, run, done, j)) {
-        s->busy--;
+    if (!td_shell_submit(&j->shell->base, run, done, j)) {
         job_free(j);
-        s->config.fns.stop(s->config.user, "the work queue is full");
     }
 }
 
@@ -79,14 +75,14 @@ static void done_round(void *user) {
     struct job *j = user;
     struct td_train_shell *s = j->shell;
     if (j->rc != TD_OK && j->err.retriable) {
-        if (j->wanted == s->round_wanted && !s->stopping) {
+        if (j->wanted == s->round_wanted && !s->base.stopping) {
             td_trace_warn("a log does not answer", "cause=\"%s\"", j->err.msg);
             submit(j, run_round, done_round); // it took the log's own time to fail
             j = NULL;
         }
     } else if (j->rc != TD_OK) {
-        s->config.fns.stop(s->config.user, j->err.msg);
-    } else if (j->wanted == s->round_wanted && !s->stopping) {
+        s->base.config.stop(s->base.config.user, j->err.msg);
+    } else if (j->wanted == s->round_wanted && !s->base.stopping) {
         td_round_free(s->round);
         s->round = j->round;
         j->round = NULL;
@@ -108,7 +104,7 @@ static void done_round(void *user) {
     if (j) {
         job_free(j);
     }
-    td_train_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 void td_train_shell_read_round(struct td_train_shell *s, const struct td_trainc_effect *x) {
@@ -119,9 +115,9 @@ void td_train_shell_read_round(struct td_train_shell *s, const struct td_trainc_
     }
     struct job *j = new_job(s);
     j->wanted = ++s->round_wanted;
-    j->request = (struct td_round_request){.data = s->config.data,
-                                           .rollouts = s->config.rollouts,
-                                           .journal_id = s->config.journal_id,
+    j->request = (struct td_round_request){.data = s->base.config.data,
+                                           .rollouts = s->base.config.rollouts,
+                                           .journal_id = s->base.config.journal_id,
                                            .job = x->job,
                                            .round = x->round,
                                            .ref = x->ref,
@@ -145,10 +141,10 @@ void td_train_shell_drop_round(struct td_train_shell *s) {
 static struct td_user_save user_save_of(const struct job *j) {
     const struct td_train_shell *s = j->shell;
     return (struct td_user_save){.folder = j->folder,
-                                 .save_dir = s->config.save_dir,
+                                 .save_dir = s->save_dir,
                                  .checkpoint = j->checkpoint,
                                  .cursor = j->cursor,
-                                 .seed = (uint64_t)s->config.data->spec->tandem.seed};
+                                 .seed = (uint64_t)s->base.config.data->spec->tandem.seed};
 }
 
 static void run_save(void *user) {
@@ -174,14 +170,14 @@ static void done_save(void *user) {
     }
     td_train_shell_step(s, &e);
     job_free(j);
-    td_train_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 static void on_saved(void *user, int worker, const td_frame *f, const int *fds) {
     struct job *j = user;
     struct td_train_shell *s = j->shell;
     (void)fds;
-    if (f && f->body_case == TANDEM__WORKER__FRAME__BODY_SAVED && !s->stopping) {
+    if (f && f->body_case == TANDEM__WORKER__FRAME__BODY_SAVED && !s->base.stopping) {
         j->saved = td_proto_dup(f->saved);
         submit(j, run_save, done_save);
         return;
@@ -208,7 +204,7 @@ static void run_clear(void *user) { // makes room for a folder, unless it is who
 static void done_clear(void *user) {
     struct job *j = user;
     struct td_train_shell *s = j->shell;
-    if (j->rc != TD_OK || j->whole || s->stopping) {
+    if (j->rc != TD_OK || j->whole || s->base.stopping) {
         done_save(j);
         return;
     }
@@ -218,12 +214,12 @@ static void done_clear(void *user) {
     m.state_digest = j->checkpoint->state_digest;
     m.folder = j->folder;
     m.user = j->user;
-    m.source_dir = (char *)s->config.data->spec->model.path;
+    m.source_dir = (char *)s->base.config.data->spec->model.path;
     td_frame f = TANDEM__WORKER__FRAME__INIT;
     f.body_case = TANDEM__WORKER__FRAME__BODY_SAVE;
     f.save = &m;
-    td_pool_send(s->pool, (int)j->worker, &f, -1, on_saved, j);
-    td_train_shell_idle(s);
+    td_pool_send(s->base.pool, (int)j->worker, &f, -1, on_saved, j);
+    td_shell_idle(&s->base);
 }
 
 void td_train_shell_save(struct td_train_shell *s, const struct td_trainc_effect *x) {
@@ -232,7 +228,7 @@ void td_train_shell_save(struct td_train_shell *s, const struct td_trainc_effect
     j->worker = x->worker;
     j->generation = x->generation;
     j->user = x->user;
-    j->folder = td_asprintf("%s/%s", x->user ? s->config.save_dir : s->checkpoint_dir, x->text);
+    j->folder = td_asprintf("%s/%s", x->user ? s->save_dir : s->checkpoint_dir, x->text);
     j->checkpoint = td_proto_dup(x->checkpoint);
     const struct td_journal_state *journal = td_trainc_journal(s->machine);
     const struct td_job_state *job = td_journal_job(journal, x->job);
@@ -258,7 +254,7 @@ static void done_verify(void *user) {
                                 .text = j->rc == TD_OK ? "" : j->err.msg};
     td_train_shell_step(s, &e);
     job_free(j);
-    td_train_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 void td_train_shell_verify(struct td_train_shell *s, const struct td_trainc_effect *x) {
@@ -281,7 +277,7 @@ static void done_remove(void *user) {
         td_trace_warn("folder not deleted", "cause=\"%s\"", j->err.msg);
     }
     job_free(j);
-    td_train_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 void td_train_shell_delete_folder(struct td_train_shell *s, const char *name) {
@@ -313,7 +309,7 @@ static void give_folders(void *user) {
     struct td_trainc_event e = {
         .kind = TD_TC_FOLDERS, .folders = l->folders, .folder_count = l->count};
     td_train_shell_step(l->shell, &e);
-    td_train_shell_idle(l->shell);
+    td_shell_idle(&l->shell->base);
     for (size_t i = 0; i < l->count; i++) {
         td_free((char *)l->folders[i].name);
     }
@@ -336,15 +332,15 @@ void td_train_shell_list_folders(struct td_train_shell *s) {
     if (d) {
         closedir(d);
     }
-    s->busy++;
-    td_loop_defer(s->config.loop, give_folders, l);
+    s->base.busy++;
+    td_loop_defer(s->base.config.loop, give_folders, l);
 }
 
 // ---- metric lines ----
 
 // The answers of the step's validation are put together before the step counts as closed.
 static enum td_rc close_step(struct job *j) {
-    const struct td_train_shell_config *c = &j->shell->config;
+    const struct td_shell_config *c = &j->shell->base.config;
     const char *dump_dir = c->data->spec->trainer.validation_data_dir;
     enum td_rc rc = TD_OK;
     if (j->validated && dump_dir) {
@@ -357,7 +353,7 @@ static enum td_rc close_step(struct job *j) {
 
 static void run_metrics(void *user) {
     struct job *j = user;
-    const char *dir = j->shell->config.run_dir;
+    const char *dir = j->shell->base.config.run_dir;
     switch (j->kind) {
     case TD_TC_STAGE_METRICS:
         j->rc = td_metrics_file_stage(dir, j->step, j->ref, j->metrics, &j->err);
@@ -395,17 +391,17 @@ static void done_metrics(void *user) {
     struct job *j = user;
     struct td_train_shell *s = j->shell;
     if (j->rc != TD_OK) {
-        s->config.fns.stop(s->config.user, j->err.msg);
+        s->base.config.stop(s->base.config.user, j->err.msg);
     } else {
         if (j->line.len > 0) {
-            s->config.fns.line(s->config.user, j->step, td_buf_str(&j->line));
+            s->line(s->base.config.user, j->step, td_buf_str(&j->line));
         }
         take_on_disk(s, j);
         struct td_trainc_event e = {.kind = TD_TC_METRICS, .metrics = &s->on_disk};
         td_train_shell_step(s, &e);
     }
     job_free(j);
-    td_train_shell_idle(s);
+    td_shell_idle(&s->base);
 }
 
 static void add_timing(struct td_train_shell *s, struct td_metrics *m) {
@@ -435,7 +431,7 @@ void td_train_shell_metrics(struct td_train_shell *s, const struct td_trainc_eff
     }
     if (x && x->kind == TD_TC_CLOSE_METRICS) {
         j->validated = x->orders && x->orders->n_eval > 0;
-        td_val_metrics(s->config.data, x->orders, j->metrics);
+        td_val_metrics(s->base.config.data, x->orders, j->metrics);
         add_timing(s, j->metrics);
     }
     submit(j, run_metrics, done_metrics);

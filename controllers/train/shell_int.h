@@ -3,6 +3,7 @@
 #define TD_CONTROLLERS_TRAIN_SHELL_INT_H
 
 #include "controllers/train/round.h"
+#include "controllers/train/trainc.h"
 #include "controllers/train/shell.h"
 
 enum { TD_SHELL_PARTITIONS_MAX = 64, TD_RING_ADDRESS_MAX = 64 };
@@ -18,10 +19,11 @@ struct td_rollout_tail { // a reader of one partition of the rollout log
 };
 
 struct td_train_shell {
-    struct td_train_shell_config config;
+    struct td_shell base;
+    struct td_log *journal;
+    char *save_dir, *checkpoint_dir; // owned
+    void (*line)(void *user, uint64_t step, const char *json);
     struct td_trainc *machine;
-    struct td_link *link;
-    struct td_pool *pool;
     struct td_timer *timer;
     struct td_timer *again; // asks anew for bounds that could not be had
     struct td_log_reader *journal_reader;
@@ -33,21 +35,12 @@ struct td_train_shell {
     uint64_t round_wanted;  // counts READ_ROUND and DROP_ROUND: a late answer to an older one is
                             // passed over
     char ring_addresses[TD_TRAIN_RANKS_MAX][TD_RING_ADDRESS_MAX];
-    Tandem__Worker__Setup setup;
-    char *socket_dir, *checkpoint_dir;
-    bool stopping, keep_workers;
-    bool stepping; // an event within the effects of another one would mix their order
-    int busy;      // work queue jobs, log calls and commands under way that name this shell
-    td_loop_fn *stopped;
-    void *stopped_user;
     int64_t round_started_ns, step_seconds_ns;
     uint64_t last_tokens;
     struct td_metrics_on_disk on_disk;
 };
 
 void td_train_shell_step(struct td_train_shell *s, const struct td_trainc_event *event);
-// One less under way; may end a stop.
-void td_train_shell_idle(struct td_train_shell *s);
 
 // shell_commands.c: commands to workers
 void td_train_shell_command(struct td_train_shell *s, const struct td_trainc_effect *x);

@@ -23,7 +23,7 @@ static void on_journal_gap(void *user, int64_t start) {
 
 static void on_log_error(void *user, const struct td_err *err) {
     struct td_train_shell *s = user;
-    s->config.fns.stop(s->config.user, err->msg);
+    s->base.config.stop(s->base.config.user, err->msg);
 }
 
 // Asks again in a moment for what an outage of a log kept back; anything else ends the process.
@@ -43,35 +43,35 @@ static void on_journal_bounds(void *user, enum td_rc rc, int64_t start, int64_t 
         .record = on_journal_record, .gap = on_journal_gap, .error = on_log_error};
     struct td_train_shell *s = user;
     (void)end;
-    if (s->stopping) {
-        td_train_shell_idle(s);
+    if (s->base.stopping) {
+        td_shell_idle(&s->base);
         return;
     }
-    s->busy--;
+    s->base.busy--;
     if (rc != TD_OK) {
         on_no_bounds(s, &s->journal_start_owed, err);
         return;
     }
     td_log_reader_close(s->journal_reader);
-    s->journal_reader = td_log_read(s->config.journal, 0, start, &fns, s);
+    s->journal_reader = td_log_read(s->journal, 0, start, &fns, s);
     struct td_trainc_event e = {.kind = TD_TC_JOURNAL_START, .offset = start};
     td_train_shell_step(s, &e);
 }
 
 void td_train_shell_read_journal(struct td_train_shell *s) {
-    s->busy++;
-    td_log_bounds(s->config.journal, 0, on_journal_bounds, s);
+    s->base.busy++;
+    td_log_bounds(s->journal, 0, on_journal_bounds, s);
 }
 
 static void on_journal_end(void *user, enum td_rc rc, int64_t start, int64_t end,
                            const struct td_err *err) {
     struct td_train_shell *s = user;
     (void)start;
-    if (s->stopping) {
-        td_train_shell_idle(s);
+    if (s->base.stopping) {
+        td_shell_idle(&s->base);
         return;
     }
-    s->busy--;
+    s->base.busy--;
     if (rc != TD_OK) {
         on_no_bounds(s, &s->journal_end_owed, err);
         return;
@@ -81,14 +81,14 @@ static void on_journal_end(void *user, enum td_rc rc, int64_t start, int64_t end
 }
 
 void td_train_shell_fetch_end(struct td_train_shell *s) {
-    s->busy++;
-    td_log_bounds(s->config.journal, 0, on_journal_end, s);
+    s->base.busy++;
+    td_log_bounds(s->journal, 0, on_journal_end, s);
 }
 
 // ---- the rollout log ----
 
 static void give_scanned(struct td_train_shell *s) {
-    uint32_t n = s->config.rollouts ? td_log_partitions(s->config.rollouts) : 0;
+    uint32_t n = s->base.config.rollouts ? td_log_partitions(s->base.config.rollouts) : 0;
     Tandem__Journal__LogPosition positions[TD_SHELL_PARTITIONS_MAX],
         *pointers[TD_SHELL_PARTITIONS_MAX];
     for (uint32_t p = 0; p < n; p++) {
@@ -125,7 +125,7 @@ static void on_rollout_record(void *user, const struct td_log_record *r) {
     struct td_rollout_tail *t = user;
     struct td_train_shell *s = t->shell;
     struct td_seen_record seen = {.scan = t->scan,
-                                  .log = td_log_id(s->config.rollouts),
+                                  .log = td_log_id(s->base.config.rollouts),
                                   .partition = t->partition,
                                   .offset = r->offset,
                                   .crc = r->crc};
@@ -152,7 +152,7 @@ static void on_rollout_damaged(void *user, int64_t offset, const struct td_err *
     td_trace_warn("rollout record damaged", "partition=%u offset=%lld cause=\"%s\"", t->partition,
                   (long long)offset, err->msg);
     struct td_seen_record seen = {.scan = t->scan,
-                                  .log = td_log_id(t->shell->config.rollouts),
+                                  .log = td_log_id(t->shell->base.config.rollouts),
                                   .partition = t->partition,
                                   .offset = offset};
     struct td_trainc_event e = {.kind = TD_TC_ROLLOUT, .record = &seen};
@@ -183,11 +183,11 @@ static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end
     struct td_train_shell *s = t->shell;
     bool current = c->scan == t->scan;
     td_free(c);
-    if (s->stopping) {
-        td_train_shell_idle(s);
+    if (s->base.stopping) {
+        td_shell_idle(&s->base);
         return;
     }
-    s->busy--;
+    s->base.busy--;
     if (rc != TD_OK && current) {
         on_no_bounds(s, &t->end_owed, err);
     } else if (rc == TD_OK && current && t->scan_until < 0) {
@@ -202,8 +202,8 @@ static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end
 static void ask_rollout_end(struct td_rollout_tail *t) {
     struct scan_call *c = td_alloc(sizeof *c);
     *c = (struct scan_call){t, t->scan};
-    t->shell->busy++;
-    td_log_bounds(t->shell->config.rollouts, t->partition, on_rollout_end, c);
+    t->shell->base.busy++;
+    td_log_bounds(t->shell->base.config.rollouts, t->partition, on_rollout_end, c);
 }
 
 void td_train_shell_ask_again(void *user) {
@@ -238,16 +238,16 @@ void td_train_shell_read_rollout(struct td_train_shell *s, const struct td_train
                                                  .gap = on_rollout_gap,
                                                  .damaged = on_rollout_damaged,
                                                  .error = on_rollout_error};
-    if (!s->config.rollouts) {
+    if (!s->base.config.rollouts) {
         return; // the machine asks only for jobs with a rollout log
     }
     s->scan_seq = x->seq;
-    s->scans_open = td_log_partitions(s->config.rollouts);
-    for (uint32_t p = 0; p < td_log_partitions(s->config.rollouts); p++) {
+    s->scans_open = td_log_partitions(s->base.config.rollouts);
+    for (uint32_t p = 0; p < td_log_partitions(s->base.config.rollouts); p++) {
         struct td_rollout_tail *t = &s->tails[p];
         td_log_reader_close(t->reader);
         *t = (struct td_rollout_tail){.shell = s, .partition = p, .scan = x->seq, .scan_until = -1};
-        t->reader = td_log_read(s->config.rollouts, p, from_of(x, p), &fns, t);
+        t->reader = td_log_read(s->base.config.rollouts, p, from_of(x, p), &fns, t);
         ask_rollout_end(t);
     }
 }

@@ -1,5 +1,4 @@
-// The coordinator's pages: /livez /readyz /metrics /status, /api/v1/jobs, /api/v1/jobs/ID with
-// /rounds and /groups, /api/v1/members.
+// The coordinator's pages; under /api/v1: jobs, jobs/ID with /rounds and /groups, members.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,45 +9,31 @@
 #include "coordinator/daemon/jobs_view.h"
 #include "lib/base/mem.h"
 #include "lib/io/prometheus.h"
-#include "lib/spec/build_id.h"
 
 enum { GROUPS_MAX = 4096 };
 
-static const struct td_coordinator *machine_of(const struct td_daemon *d) {
+static const struct td_coordinator *machine_of(const struct td_coordinator_daemon *d) {
     return td_coordinator_shell_machine(d->shell);
 }
 
-static struct td_jobs_view view_of(const struct td_daemon *d) {
+static struct td_jobs_view view_of(const struct td_coordinator_daemon *d) {
     return (struct td_jobs_view){.machine = machine_of(d),
-                                 .shared_dir = d->settings->shared_dir,
-                                 .now_ms = td_loop_now_ms(d->loop),
+                                 .shared_dir = d->daemon.settings->shared_dir,
+                                 .now_ms = td_loop_now_ms(d->daemon.loop),
                                  .arena = td_arena_new()};
 }
 
-static void on_livez(void *user, const struct td_http_request *request,
-                     struct td_http_response *response) {
-    (void)user;
-    (void)request;
-    td_buf_puts(&response->body, "ok\n");
-}
-
-static void on_readyz(void *user, const struct td_http_request *request,
-                      struct td_http_response *response) {
-    const struct td_daemon *d = user;
-    (void)request;
-    bool based = d->shell && td_coordinator_state(machine_of(d))->based;
+static bool ready(void *user, struct td_buf *out) {
+    const struct td_coordinator_daemon *d = user;
+    bool based = td_coordinator_state(machine_of(d))->based;
     bool store = !d->kv || td_kv_connected(d->kv);
-    response->status = based && !d->stopping ? 200 : 503;
-    td_buf_printf(&response->body, "[%c] journal\n[%c] store%s\n", based ? '+' : '-',
-                  store ? '+' : '-', d->kv ? "" : " (none is configured)");
+    td_buf_printf(out, "[%c] journal\n[%c] store%s\n", based ? '+' : '-', store ? '+' : '-',
+                  d->kv ? "" : " (none is configured)");
+    return based && !d->daemon.stopping;
 }
 
-static void on_metrics(void *user, const struct td_http_request *request,
-                       struct td_http_response *response) {
-    const struct td_daemon *d = user;
-    struct td_buf *out = &response->body;
-    (void)request;
-    response->content_type = TD_PROMETHEUS_CONTENT_TYPE;
+static void metrics(void *user, struct td_buf *out) {
+    const struct td_coordinator_daemon *d = user;
     const struct td_journal_state *s = td_coordinator_state(machine_of(d));
     const struct {
         const char *name, *help;
@@ -84,33 +69,20 @@ static void on_metrics(void *user, const struct td_http_request *request,
             td_prometheus_sample(out, "tandem_job_step", &job, 1, (double)s->jobs[i]->head.step);
         }
     }
-    td_prometheus_process(out, td_version(), td_build_id());
 }
 
 // ---- JSON ----
 
-static void give_json(struct td_http_response *response, json_t *root) {
-    char *text = json_dumps(root, JSON_COMPACT);
-    response->content_type = "application/json";
-    td_buf_printf(&response->body, "%s\n", text ? text : "null");
-    td_free(text); // jansson allocates by malloc, as td_free releases
-    json_decref(root);
-}
-
-static void on_jobs(void *user, const struct td_http_request *request,
-                    struct td_http_response *response) {
-    struct td_jobs_view v = view_of(user);
-    const struct td_journal_state *s = td_coordinator_state(v.machine);
+static json_t *jobs_json(const struct td_jobs_view *v) {
+    const struct td_journal_state *s = td_coordinator_state(v->machine);
     json_t *list = json_array();
-    (void)request;
     for (size_t i = 0; i < s->job_count; i++) {
         Tandem__V1__Job job;
-        if (td_jobs_view_job(&v, s->jobs[i]->job->job, &job)) {
-            json_array_append_new(list, td_daemon_job_json(&job));
+        if (td_jobs_view_job(v, s->jobs[i]->job->job, &job)) {
+            json_array_append_new(list, td_coordinator_job_json(&job));
         }
     }
-    give_json(response, json_pack("{s:o}", "jobs", list));
-    td_arena_free(v.arena);
+    return json_pack("{s:o}", "jobs", list);
 }
 
 static json_t *rounds_json(const struct td_jobs_view *v, uint64_t job) {
@@ -123,8 +95,8 @@ static json_t *rounds_json(const struct td_jobs_view *v, uint64_t job) {
             list,
             json_pack("{s:I,s:s,s:I,s:I,s:o,s:s,s:I}", "round", (json_int_t)x->round, "state",
                       x->state, "groups", (json_int_t)x->groups, "tokens", (json_int_t)x->tokens,
-                      "weight_digest", td_daemon_hex(x->weight_digest), "waits_for", x->waits_for,
-                      "waits_since_ms", (json_int_t)x->waits_since_ms));
+                      "weight_digest", td_coordinator_hex(x->weight_digest), "waits_for",
+                      x->waits_for, "waits_since_ms", (json_int_t)x->waits_since_ms));
     }
     return list;
 }
@@ -139,43 +111,53 @@ static json_t *groups_json(const struct td_jobs_view *v, uint64_t job) {
         json_array_append_new(list, json_pack("{s:I,s:I,s:s,s:o,s:I,s:I,s:s}", "data_epoch",
                                               (json_int_t)g->group.data_epoch, "index",
                                               (json_int_t)g->group.index, "state", places[g->place],
-                                              "member", td_daemon_hex(g->member), "term",
+                                              "member", td_coordinator_hex(g->member), "term",
                                               (json_int_t)g->term, "attempt", (json_int_t)g->n,
                                               "waits_for", g->waits_for));
     }
     return list;
 }
 
-static void on_job(void *user, const struct td_http_request *request,
-                   struct td_http_response *response) {
+// path: ID, ID/rounds, ID/groups.
+static json_t *one_job_json(const struct td_jobs_view *v, const char *path) {
     char *end = NULL;
-    uint64_t id = strtoull(request->path + strlen("/api/v1/jobs/"), &end, 10);
-    struct td_jobs_view v = view_of(user);
+    uint64_t id = strtoull(path, &end, 10);
     Tandem__V1__Job job;
-    bool rounds = strcmp(end, "/rounds") == 0, groups = strcmp(end, "/groups") == 0;
-    if ((*end && !rounds && !groups) || !td_jobs_view_job(&v, id, &job)) {
-        response->status = 404;
-        td_buf_puts(&response->body, "no such job\n");
-    } else {
-        give_json(response, rounds   ? json_pack("{s:o}", "rounds", rounds_json(&v, id))
-                            : groups ? json_pack("{s:o}", "groups", groups_json(&v, id))
-                                     : td_daemon_job_json(&job));
+    if (!td_jobs_view_job(v, id, &job)) {
+        return NULL;
     }
-    td_arena_free(v.arena);
+    if (strcmp(end, "/rounds") == 0) {
+        return json_pack("{s:o}", "rounds", rounds_json(v, id));
+    }
+    if (strcmp(end, "/groups") == 0) {
+        return json_pack("{s:o}", "groups", groups_json(v, id));
+    }
+    return *end ? NULL : td_coordinator_job_json(&job);
 }
 
-static void on_members(void *user, const struct td_http_request *request,
-                       struct td_http_response *response) {
-    struct td_jobs_view v = view_of(user);
+static json_t *members_json(const struct td_jobs_view *v) {
     Tandem__V1__ListMembersResponse r;
     json_t *list = json_array();
-    (void)request;
-    td_jobs_view_members(&v, &r);
+    td_jobs_view_members(v, &r);
     for (size_t i = 0; i < r.n_members; i++) {
-        json_array_append_new(list, td_daemon_member_json(r.members[i]));
+        json_array_append_new(list, td_coordinator_member_json(r.members[i]));
     }
-    give_json(response, json_pack("{s:o}", "members", list));
+    return json_pack("{s:o}", "members", list);
+}
+
+static json_t *json(void *user, const char *path) {
+    static const char of_job[] = "jobs/";
+    struct td_jobs_view v = view_of(user);
+    json_t *root = NULL;
+    if (strcmp(path, "jobs") == 0) {
+        root = jobs_json(&v);
+    } else if (strcmp(path, "members") == 0) {
+        root = members_json(&v);
+    } else if (strncmp(path, of_job, strlen(of_job)) == 0) {
+        root = one_job_json(&v, path + strlen(of_job));
+    }
     td_arena_free(v.arena);
+    return root;
 }
 
 // ---- HTML ----
@@ -201,7 +183,7 @@ static void job_rows(const struct td_jobs_view *v, struct td_buf *out) {
         td_buf_puts(out, "<tr>");
         number(out, (double)j.id);
         cell(out, j.kind);
-        cell(out, td_daemon_state_name(j.state));
+        cell(out, td_coordinator_state_name(j.state));
         number(out, (double)j.step);
         number(out, (double)j.total_steps);
         cell(out, j.waits_for);
@@ -285,16 +267,11 @@ static void group_rows(const struct td_jobs_view *v, struct td_buf *out) {
     td_buf_puts(out, "</table>");
 }
 
-static void on_status(void *user, const struct td_http_request *request,
-                      struct td_http_response *response) {
-    const struct td_daemon *d = user;
-    struct td_buf *out = &response->body;
+static void status(void *user, struct td_buf *out) {
+    const struct td_coordinator_daemon *d = user;
     struct td_jobs_view v = view_of(d);
     const struct td_journal_state *s = td_coordinator_state(v.machine);
-    (void)request;
-    response->content_type = "text/html; charset=utf-8";
-    td_buf_puts(out, "<!doctype html><title>tandem-coordinator</title><meta http-equiv=refresh "
-                     "content=2><h1>coordinator ");
+    td_buf_puts(out, "<h1>coordinator ");
     td_http_escape(out, d->address);
     td_buf_printf(out, "</h1><p>%s; term %" PRIu64 ", journal %016" PRIx64 ", record %" PRId64 "%s",
                   td_coordinator_leads(v.machine) ? "leads" : "stands by", s->term, s->journal_id,
@@ -308,16 +285,7 @@ static void on_status(void *user, const struct td_http_request *request,
     member_rows(&v, out);
     gang_rows(&v, out);
     group_rows(&v, out);
-    td_buf_puts(out, "\n");
     td_arena_free(v.arena);
 }
 
-void td_daemon_pages(struct td_daemon *d) {
-    td_http_route(d->http, "/livez", on_livez, d);
-    td_http_route(d->http, "/readyz", on_readyz, d);
-    td_http_route(d->http, "/metrics", on_metrics, d);
-    td_http_route(d->http, "/status", on_status, d);
-    td_http_route(d->http, "/api/v1/jobs", on_jobs, d);
-    td_http_route(d->http, "/api/v1/jobs/", on_job, d);
-    td_http_route(d->http, "/api/v1/members", on_members, d);
-}
+const struct td_daemon_pages td_coordinator_pages = {ready, metrics, status, json};

@@ -18,7 +18,8 @@ LAYERS = {
     "lib/text": ["lib/base"],
     "lib/ipc": ["lib/base", "proto"],
     "lib/io": ["lib/base", "proto"],
-    "coordinator": ["lib/base", "lib/spec", "lib/journal", "lib/io", "proto"],
+    "lib/daemon": ["lib/base", "lib/spec", "lib/io"],
+    "coordinator": ["lib/base", "lib/spec", "lib/journal", "lib/io", "lib/daemon", "proto"],
     "controllers/common": ["lib", "proto"],
     "controllers/rollout": ["lib", "proto", "controllers/common"],
     "controllers/train": ["lib", "proto", "controllers/common"],
@@ -41,7 +42,7 @@ BANNED = "strcpy strcat sprintf vsprintf atoi strtok gets rand sleep usleep syst
 MEMORY = "malloc calloc realloc free strdup strndup asprintf vasprintf aligned_alloc posix_memalign"
 PRINTING = "printf fprintf vprintf vfprintf dprintf puts fputs putchar perror"
 PRINTERS = ("cli/", "tests/", "bench/", "lib/base/trace.c", "lib/base/check.c", "lib/base/mem.c",
-            "lib/spec/daemon_main.c", "workers/main.c")  # its usage line
+            "lib/daemon/daemon_main.c", "workers/main.c")  # its usage line
 # Included several times on purpose.
 UNGUARDED = ("workers/backend/cpu/kernels_",)
 LIBRARIES = re.compile(r"\b(event_\w+|evtimer_\w+|evhttp\w*|evutil\w*|bufferevent\w*|grpc_(?!_)\w+|"

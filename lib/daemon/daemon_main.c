@@ -1,5 +1,5 @@
 // Arguments of the daemons: see daemon_main.h.
-#include "lib/spec/daemon_main.h"
+#include "lib/daemon/daemon_main.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // What the daemons' main functions share: arguments, settings, exit status.
-#ifndef TD_SPEC_DAEMON_MAIN_H
-#define TD_SPEC_DAEMON_MAIN_H
+#ifndef TD_DAEMON_DAEMON_MAIN_H
+#define TD_DAEMON_DAEMON_MAIN_H
 
 #include "lib/spec/daemon_settings.h"
 
