@@ -226,9 +226,9 @@ static enum td_rc start(struct td_member *m, const struct td_daemon_settings *se
 
 static void release(struct td_member *m) {
     td_timer_close(m->timer);
-    td_link_client_free(m->link);
     td_workq_free(m->workq);
-    td_workq_free(m->load_workq);
+    td_workq_free(m->load_workq); // who read the files of a job reports it
+    td_link_client_free(m->link);
     td_index_free(m);
     td_children_free(m->children);
     td_daemon_fini(&m->daemon);

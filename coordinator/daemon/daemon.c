@@ -37,6 +37,7 @@ static void on_job_logs_closed(void *user) {
 
 static void on_server_stopped(void *user) {
     struct td_coordinator_daemon *d = user;
+    td_daemon_unserve(&d->daemon);
     td_coordinator_shell_free(d->shell);
     d->shell = NULL;
     td_workq_free(d->workq); // what is under way on the logs ends first

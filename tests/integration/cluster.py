@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import cluster  # noqa: E402
@@ -115,6 +116,28 @@ def stopped(bench):
         c.start()
         bench.ended_equal(job)
     c.stop()
+
+
+@case
+def asked_while_they_stop(bench):
+    """Whoever asks for pages until the end does no harm."""
+    paths = ("/readyz", "/metrics", "/status", "/api/v1/jobs", "/api/v1/members", "/api/v1/status")
+    c = bench.cluster(redis=False)
+
+    def ask(daemon):
+        while daemon.alive():
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    daemon.get(path)
+
+    for _ in range(10):
+        c.up()
+        asking = [threading.Thread(target=ask, args=(d,)) for d in c.daemons.values() for _ in range(4)]
+        for t in asking:
+            t.start()
+        c.stop()
+        for t in asking:
+            t.join()
 
 
 @case
