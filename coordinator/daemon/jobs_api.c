@@ -146,7 +146,7 @@ static void serve_watcher(struct td_jobs_api *api, struct waiter *w) {
     Tandem__V1__Job job;
     Tandem__V1__JobEvent event = TANDEM__V1__JOB_EVENT__INIT;
     bool there = td_jobs_view_job(&v, w->job, &job);
-    bool ended = there && job.state >= TANDEM__V1__JOB_STATE__SUCCEEDED;
+    bool ended = there && job.state >= TANDEM__V1__JOB_STATE__SUCCEEDED, told = true;
     int64_t since = there ? job.waits_since_ms : 0;
     if (there) {
         job.waits_since_ms = 0;
@@ -159,12 +159,12 @@ static void serve_watcher(struct td_jobs_api *api, struct waiter *w) {
         event.job = &job;
         struct td_err err;
         bool news = digest != w->digest && (!w->after || event.seq > w->after);
-        if (news && td_rpc_send(w->call, &event.base, &err) == TD_OK) {
-            w->digest = digest;
-        }
+        told = !news || td_rpc_send(w->call, &event.base, &err) == TD_OK;
+        w->digest = told && news ? digest : w->digest;
+        api->changed |= !told; // a slow reader: again when there is room
     }
     td_arena_free(v.arena);
-    if (ended) {
+    if (ended && told) {
         struct td_rpc_call *call = w->call;
         td_rpc_call_set(call, NULL);
         remove_waiter(api, w);

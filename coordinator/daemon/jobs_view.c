@@ -2,12 +2,17 @@
 #include "coordinator/daemon/jobs_view.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static char *text(const struct td_jobs_view *v, const char *s) {
-    return s ? td_arena_strndup(v->arena, s, strlen(s)) : "";
+#include "lib/base/utf8.h"
+
+char *td_jobs_view_text(const struct td_jobs_view *v, const char *text) {
+    struct td_buf whole = {0};
+    td_utf8_repair(text ? text : "", text ? strlen(text) : 0, &whole);
+    char *own = td_arena_strndup(v->arena, td_buf_str(&whole), whole.len);
+    td_buf_fini(&whole);
+    return own;
 }
 
 static Tandem__V1__JobState state_of(const struct td_job_state *j) {
@@ -30,7 +35,7 @@ static char *metrics_of(const struct td_jobs_view *v, uint64_t job) {
         td_coordinator_member_view(v->machine, i, &m);
         const Tandem__Sync__TrainReport *t = m.report ? m.report->train : NULL;
         if (t && t->job == job && t->metrics[0]) {
-            return text(v, t->metrics);
+            return td_jobs_view_text(v, t->metrics);
         }
     }
     return "";
@@ -44,15 +49,15 @@ bool td_jobs_view_job(const struct td_jobs_view *v, uint64_t id, Tandem__V1__Job
     }
     tandem__v1__job__init(out);
     out->id = id;
-    out->request_id = text(v, j->job->request_id);
+    out->request_id = td_jobs_view_text(v, j->job->request_id);
     out->kind = j->job->rollout_log ? "grpo" : "sft";
     out->state = state_of(j);
     out->step = j->has_head ? j->head.step : 0;
     out->total_steps = view.total_steps;
     out->lineage = j->lineage;
-    out->cause = text(v, j->cause);
+    out->cause = td_jobs_view_text(v, j->cause);
     if (j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
-        out->waits_for = text(v, view.text);
+        out->waits_for = td_jobs_view_text(v, view.text);
         out->waits_since_ms = v->now_ms - view.since_ms;
         out->metrics = metrics_of(v, id);
     }
@@ -63,7 +68,7 @@ bool td_jobs_view_job(const struct td_jobs_view *v, uint64_t id, Tandem__V1__Job
     }
     char folder[4096];
     snprintf(folder, sizeof folder, "%s/jobs/%" PRIu64, v->shared_dir, id);
-    out->folder = text(v, folder);
+    out->folder = td_jobs_view_text(v, folder);
     return true;
 }
 
@@ -106,7 +111,7 @@ void td_jobs_view_rounds(const struct td_jobs_view *v, uint64_t id,
     }
     if (live && out->n_rounds) {
         Tandem__V1__Round *last = out->rounds[out->n_rounds - 1];
-        last->waits_for = text(v, view.text);
+        last->waits_for = td_jobs_view_text(v, view.text);
         last->waits_since_ms = v->now_ms - view.since_ms;
     }
 }
@@ -131,8 +136,8 @@ static void put_workers(const struct td_jobs_view *v, const Tandem__Sync__Report
         Tandem__V1__WorkerState *w = td_arena_alloc(v->arena, sizeof *w);
         tandem__v1__worker_state__init(w);
         w->pid = from->pid;
-        w->state = text(v, from->state);
-        w->doing = text(v, from->doing);
+        w->state = td_jobs_view_text(v, from->state);
+        w->doing = td_jobs_view_text(v, from->doing);
         w->for_ms = from->for_ms;
         m->worker_states[m->n_worker_states++] = w;
     }
@@ -153,16 +158,17 @@ void td_jobs_view_members(const struct td_jobs_view *v, Tandem__V1__ListMembersR
         bool train = from.report->kind == TANDEM__SYNC__MEMBER_KIND__TRAIN;
         m->id = from.id;
         m->kind = train ? "train" : "rollout";
-        m->host = text(v, from.report->host);
-        m->http = text(v, from.report->http);
+        m->host = td_jobs_view_text(v, from.report->host);
+        m->http = td_jobs_view_text(v, from.report->http);
         m->job = from.serves;
         m->workers = from.report->workers;
         m->workers_ready = from.report->workers_ready;
         m->units = (uint32_t)from.units;
-        m->waits_for = text(v, from.alive ? waits_for(from.report) : "silent: taken for dead");
+        m->waits_for =
+            td_jobs_view_text(v, from.alive ? waits_for(from.report) : "silent: taken for dead");
         m->heard_ms = v->now_ms - from.heard_ms;
-        m->build = text(v, from.report->build);
-        m->device = text(v, from.report->device);
+        m->build = td_jobs_view_text(v, from.report->build);
+        m->device = td_jobs_view_text(v, from.report->device);
         put_workers(v, from.report, m);
         out->members[out->n_members++] = m;
     }

@@ -15,6 +15,9 @@ struct td_jobs_view {
     struct td_arena *arena;
 };
 
+// A copy in the arena that is UTF-8, as JSON and protobuf have it: what members report need not be,
+// and was cut somewhere. text NULL: "".
+char *td_jobs_view_text(const struct td_jobs_view *v, const char *text);
 // false: no such job.
 bool td_jobs_view_job(const struct td_jobs_view *v, uint64_t job, Tandem__V1__Job *out);
 // A journal's rounds that are still known: since the oldest kept checkpoint.

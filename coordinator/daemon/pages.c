@@ -113,7 +113,7 @@ static json_t *groups_json(const struct td_jobs_view *v, uint64_t job) {
                                               (json_int_t)g->group.index, "state", places[g->place],
                                               "member", td_coordinator_hex(g->member), "term",
                                               (json_int_t)g->term, "attempt", (json_int_t)g->n,
-                                              "waits_for", g->waits_for));
+                                              "waits_for", td_jobs_view_text(v, g->waits_for)));
     }
     return list;
 }
