@@ -60,7 +60,6 @@ struct slot {
     size_t pending_count;
     char doing[DOING_MAX];
     int64_t doing_since_ms;
-    uint64_t tokens, tokens_before; // of this process; of those before it
 };
 
 struct late_reply { // to a request that was not sent
@@ -143,8 +142,6 @@ static void slot_down(struct slot *s, const char *cause) {
     s->doing[0] = 0;
     snprintf(s->last_cause, sizeof s->last_cause, "%s", cause);
     s->down_ms = now_of(s);
-    s->tokens_before += s->tokens;
-    s->tokens = 0;
     s->state = s->pool->stopping ? SLOT_GONE : SLOT_CONNECTING;
     if (was_up && now_of(s) - s->up_ms > HEALTHY_MS) {
         s->failures = 0;
@@ -359,7 +356,6 @@ static void take_heartbeat(struct slot *s, const Tandem__Worker__Heartbeat *m) {
         snprintf(s->doing, sizeof s->doing, "%s", m->doing);
     }
     s->doing_since_ms = (int64_t)m->since_ms;
-    s->tokens = m->generated_tokens;
 }
 
 static void take_frame(struct slot *s, const td_frame *f, const int *fds) {
@@ -677,12 +673,4 @@ size_t td_pool_states(const struct td_pool *p, Tandem__Sync__WorkerState out[TD_
         slot_state(&p->slots[i], &out[i]);
     }
     return (size_t)p->config.count;
-}
-
-uint64_t td_pool_generated_tokens(const struct td_pool *p) {
-    uint64_t sum = 0;
-    for (int i = 0; i < p->config.count; i++) {
-        sum += p->slots[i].tokens + p->slots[i].tokens_before;
-    }
-    return sum;
 }

@@ -65,7 +65,6 @@ void td_pool_kill(struct td_pool *p, int worker, const char *cause);
 // What people are told of each worker. Texts are borrowed until the next turn. Returns how many; p
 // may be NULL: none.
 size_t td_pool_states(const struct td_pool *p, Tandem__Sync__WorkerState out[TD_POOL_WORKERS_MAX]);
-uint64_t td_pool_generated_tokens(const struct td_pool *p);
 
 // Ends every worker that listens in dir, whoever started it (tandem run --fresh). Blocks up to
 // wait_ms.

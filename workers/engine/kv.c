@@ -44,10 +44,6 @@ int32_t td_kv_pages_free(const struct td_kv *kv) {
     return kv->free_count;
 }
 
-int32_t td_kv_page_tokens(const struct td_kv *kv) {
-    return kv->page_tokens;
-}
-
 int32_t td_kv_refs(const struct td_kv *kv, int32_t page) {
     td_assert(page >= 0 && page < kv->pages);
     return kv->refs[page];

@@ -25,7 +25,6 @@ struct td_kv *td_kv_new(int32_t pages, int32_t page_tokens);
 void td_kv_free(struct td_kv *kv); // accepts NULL; every chain must have been released
 int32_t td_kv_pages(const struct td_kv *kv);
 int32_t td_kv_pages_free(const struct td_kv *kv);
-int32_t td_kv_page_tokens(const struct td_kv *kv);
 int32_t td_kv_refs(const struct td_kv *kv, int32_t page);
 // Pages that n tokens fill.
 int32_t td_kv_pages_of(const struct td_kv *kv, int64_t n);
