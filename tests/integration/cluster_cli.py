@@ -9,6 +9,7 @@ import sys
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import kafka  # noqa: E402
 import local_cluster  # noqa: E402
 import jobs  # noqa: E402
 import runs  # noqa: E402
@@ -140,9 +141,9 @@ def dead_daemons_are_started(bench):
 
 
 @case
-def kafka(bench):
+def on_kafka(bench):
     """The logs in Apache Kafka, where it is installed; what is in it outlives `down`."""
-    if not local_cluster.kafka_is_installed():
+    if not kafka.installed():
         print("Kafka is not installed: deploy/kafka install")
         return
     spec = jobs.grpo_spec(TRAIN_WORKERS)
