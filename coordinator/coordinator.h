@@ -136,6 +136,9 @@ int64_t td_coordinator_wake_ms(const struct td_coordinator *c);
 
 // Whether this process leads, as far as its state says.
 bool td_coordinator_leads(const struct td_coordinator *c);
+// What it has waited for in vain for a take-over time, before it can read or write the journal;
+// NULL: nothing. Borrowed until the next step.
+const char *td_coordinator_log_trouble(const struct td_coordinator *c);
 const struct td_journal_state *td_coordinator_state(const struct td_coordinator *c);
 
 // What a job waits for.

@@ -5,18 +5,22 @@
 
 #include "lib/base/mem.h"
 
-static void wait_of_process(const struct td_coordinator *c, struct td_job_view *out) {
-    const char *text = NULL;
+const char *td_coordinator_log_trouble(const struct td_coordinator *c) {
     if (c->stopped) {
-        text = c->follow.cause;
-    } else if (c->appending) {
-        text = "an append to the journal to be answered";
-    } else if (!td_follower_ready(&c->follow)) {
-        text = "the journal to be read to its end";
+        return c->follow.cause;
     }
     // A short wait for the log is part of every decision; only a long one is worth a word.
-    bool is_long = c->stopped || c->now_ms - c->ready_ms >= c->config.takeover_ms;
-    if (text && is_long) {
+    if (c->now_ms - c->ready_ms < c->config.takeover_ms) {
+        return NULL;
+    }
+    return c->appending                     ? "an append to the journal to be answered"
+           : !td_follower_ready(&c->follow) ? "the journal to be read to its end"
+                                            : NULL;
+}
+
+static void wait_of_process(const struct td_coordinator *c, struct td_job_view *out) {
+    const char *text = td_coordinator_log_trouble(c);
+    if (text) {
         out->wait = TD_WAIT_JOURNAL;
         out->since_ms = c->ready_ms;
         snprintf(out->text, sizeof out->text, "%.150s", text);

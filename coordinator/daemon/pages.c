@@ -25,11 +25,13 @@ static struct td_jobs_view view_of(const struct td_coordinator_daemon *d) {
 
 static bool ready(void *user, struct td_buf *out) {
     const struct td_coordinator_daemon *d = user;
-    bool based = td_coordinator_state(machine_of(d))->based;
+    const char *trouble = td_coordinator_log_trouble(machine_of(d));
+    bool journal = td_coordinator_state(machine_of(d))->based && !trouble;
     bool store = !d->kv || td_kv_connected(d->kv);
-    td_buf_printf(out, "[%c] journal\n[%c] store%s\n", based ? '+' : '-', store ? '+' : '-',
+    td_buf_printf(out, "[%c] journal%s%s\n[%c] store%s\n", journal ? '+' : '-',
+                  trouble ? ": it waits for " : "", trouble ? trouble : "", store ? '+' : '-',
                   d->kv ? "" : " (none is configured)");
-    return based && !d->daemon.stopping;
+    return journal && !d->daemon.stopping;
 }
 
 static void metrics(void *user, struct td_buf *out) {

@@ -109,8 +109,12 @@ enum td_rc td_kafka_fail(struct td_err *err, int code, struct td_kafka_client *c
         }
         pthread_mutex_unlock(&client->mutex);
     }
+    bool told = trouble[0] || !client || !td_kafka_passes(code);
     return td_fail(err, rc_of(code), "%s: %s%s%s", what, rd_kafka_err2str(code),
-                   trouble[0] ? "; the client says: " : "", trouble);
+                   trouble[0] ? "; the client says: "
+                   : told     ? ""
+                              : "; no answer of the brokers ",
+                   told ? trouble : client->brokers);
 }
 
 // ---- the settings file
@@ -304,6 +308,7 @@ enum td_rc td_kafka_client_new(const struct td_log_kafka_opts *opts, enum td_kaf
     }
     struct td_kafka_client *client = td_alloc(sizeof *client);
     client->user = user;
+    client->brokers = td_strdup(opts->brokers);
     pthread_mutex_init(&client->mutex, NULL);
     rd_kafka_conf_set_opaque(conf, client);
     rd_kafka_conf_set_log_cb(conf, on_complaint);
@@ -332,5 +337,6 @@ void td_kafka_client_free(struct td_kafka_client *client) {
         rd_kafka_destroy(client->rk);
     }
     pthread_mutex_destroy(&client->mutex);
+    td_free(client->brokers);
     td_free(client);
 }

@@ -30,7 +30,8 @@ enum td_kafka_role {
 
 struct td_kafka_client {
     struct rd_kafka_s *rk;
-    void *user; // of the producer: gets td_kafka_delivered
+    void *user;    // of the producer: gets td_kafka_delivered
+    char *brokers; // owned
     pthread_mutex_t mutex;
     char trouble[200];  // guarded: what the library complained about last
     int64_t trouble_ms; // guarded: when
@@ -61,7 +62,7 @@ void td_kafka_delivered(void *user, const struct rd_kafka_message_s *message);
 // Whether waiting may help against an error of librdkafka.
 bool td_kafka_passes(int code);
 // Sets *err from an error of librdkafka; adds what the client complained about of late (client may
-// be NULL). Those that pass are TD_ETIMEOUT, which is retriable.
+// be NULL). Those that pass are TD_ETIMEOUT, which is retriable, and name the brokers.
 enum td_rc td_kafka_fail(struct td_err *err, int code, struct td_kafka_client *client,
                          const char *fmt, ...) TD_PRINTF(4, 5);
 int64_t td_kafka_timeout(const struct td_log_kafka_opts *opts);

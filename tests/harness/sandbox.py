@@ -77,11 +77,11 @@ def leave_orphans(leave):
     _leave_orphans = leave
 
 
-def reap():
+def reap(flags=os.WNOHANG):
     """Collects whatever has ended, orphans that came to this process included."""
     while not _leave_orphans:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, flags)
         except ChildProcessError:
             return
         if pid == 0:
@@ -148,6 +148,7 @@ def end_all():
     while True:
         left = descendants()
         if not left:
+            reap(0)  # one with many threads is still on its way out, with its ports
             return
         for process in left:
             send(process.pid, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """The daemons as a user starts them: jobs that end with the bits of `tandem run`, several at once,
-cancelled, after a stop; and what is wrong said clearly. cluster.py BIN [--only NAME]"""
+cancelled, after a stop; and what is wrong said clearly. On file logs, or on Kafka.
+cluster.py BIN [--only NAME] [--log file|kafka]"""
 import argparse
 import collections
 import contextlib
@@ -15,22 +16,29 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 import cluster  # noqa: E402
+import jobs  # noqa: E402
+import kafka  # noqa: E402
 import runs  # noqa: E402
 import sandbox  # noqa: E402
 
+SKIPPED = 77
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE, CONFIG = 0, 1, 2, 3, 4, 78
 OK_HTTP = 200
 CASES = {}
 
 
-def case(function):
-    CASES[function.__name__] = function
-    return function
+def case(*logs):
+    """logs: the kinds on which it is run."""
+    def add(function):
+        CASES[function.__name__] = (function, logs)
+        return function
+    return add
 
 
 class Bench:
-    def __init__(self, tools, where):
+    def __init__(self, tools, where, broker):
         self.tools, self.where, self.made, self.clusters = tools, where, 0, []
+        self.broker = broker
         # Of `tandem run`. No rollouts among it: a cluster deletes its rollout logs.
         self.expected = {kind: cluster.undisturbed(tools, os.path.join(where, "clean"),
                                                    cluster.spec_for(kind))[0]
@@ -38,7 +46,8 @@ class Bench:
 
     def cluster(self, **shape):
         self.made += 1
-        made = cluster.Cluster(self.tools, os.path.join(self.where, "c%d" % self.made), **shape)
+        made = cluster.Cluster(self.tools, os.path.join(self.where, "c%d" % self.made),
+                               kafka=self.broker, **shape)
         self.clusters.append(made)
         return made
 
@@ -51,7 +60,7 @@ class Bench:
         ended[0].cluster.check_quiet()
 
 
-@case
+@case("file", "kafka")
 def equal(bench):
     """Jobs of both kinds, one after the other on the same daemons."""
     c = bench.cluster().up()
@@ -62,7 +71,7 @@ def equal(bench):
 
 # ---- several jobs ----
 
-@case
+@case("file", "kafka")
 def two_at_once(bench):
     """Two train controllers, and rollout controllers shared out; a third job waits for its turn."""
     c = bench.cluster(train=2).up()
@@ -76,7 +85,7 @@ def two_at_once(bench):
     c.stop()
 
 
-@case
+@case("file", "kafka")
 def queue(bench):
     """One train controller: jobs run one after the other, in the order of their submission."""
     c = bench.cluster().up()
@@ -87,7 +96,7 @@ def queue(bench):
     c.stop()
 
 
-@case
+@case("file", "kafka")
 def same_request(bench):
     """A request id names one job, however often it is sent."""
     c = bench.cluster().up()
@@ -104,7 +113,7 @@ def same_request(bench):
 
 # ---- stopping and going on ----
 
-@case
+@case("file", "kafka")
 def stopped(bench):
     """SIGTERM ends daemons and workers at any moment; started again they go on."""
     c = bench.cluster().up()
@@ -118,7 +127,7 @@ def stopped(bench):
     c.stop()
 
 
-@case
+@case("file")
 def asked_while_they_stop(bench):
     """Whoever asks for pages until the end does no harm."""
     paths = ("/readyz", "/metrics", "/status", "/api/v1/jobs", "/api/v1/members", "/api/v1/status")
@@ -140,7 +149,7 @@ def asked_while_they_stop(bench):
             t.join()
 
 
-@case
+@case("file", "kafka")
 def without_coordinators(bench):
     """Controllers that are stopped while no coordinator runs, and are started before one does."""
     c = bench.cluster().up()
@@ -176,7 +185,7 @@ def long_job(kind):
     return spec
 
 
-@case
+@case("file", "kafka")
 def cancel(bench):
     """While it is loaded, generates, trains, with a worker that does not answer, and queued."""
     c = bench.cluster().up()
@@ -228,7 +237,7 @@ def refused(daemon, status, *patterns):
         assert re.search(pattern, daemon.said()), "not said: %s\n%s" % (pattern, daemon.said())
 
 
-@case
+@case("file")
 def port_in_use(bench):
     c = bench.cluster(redis=False)
     for d in c.daemons.values():
@@ -242,7 +251,7 @@ def port_in_use(bench):
     c.stop()
 
 
-@case
+@case("file")
 def wrong_settings(bench):
     """The line of the file is named."""
     c = bench.cluster(redis=False)
@@ -265,7 +274,7 @@ def wrong_settings(bench):
     c.stop()
 
 
-@case
+@case("file")
 def second_daemon(bench):
     """In the run directory of another: refused, and the first one goes on."""
     c = bench.cluster(redis=False).up()
@@ -280,7 +289,7 @@ def second_daemon(bench):
     c.stop()
 
 
-@case
+@case("file")
 def journal_is_gone(bench):
     """A coordinator makes no journal where its run directory belongs to one, nor takes another."""
     c = bench.cluster(redis=False).up()
@@ -302,7 +311,7 @@ def journal_is_gone(bench):
     c.stop()
 
 
-@case
+@case("file")
 def without_redis(bench):
     """Down at the start, there later, gone again: all works without, and /readyz says so."""
     c = bench.cluster()
@@ -323,7 +332,56 @@ def without_redis(bench):
     c.stop()
 
 
-@case
+@case("kafka")
+def without_kafka(bench):
+    """Down at the start: a coordinator says so and ends; gone for a while: the job waits."""
+    c = bench.cluster()
+    leader = c.daemons["coordinator-0"]
+    with open(leader.argv[-1]) as f:
+        settings = json.load(f)
+    settings["log"]["timeout_s"] = 2
+    jobs.write_json(leader.argv[-1], settings)
+    leader.start()
+    refused(leader, FAILED, r"tandem-coordinator: .*" + re.escape(c.kafka.brokers))
+    c.up()
+    job = c.job(cluster.spec_for("grpo")).submit()
+    sandbox.wait_for(lambda: job.steps() >= 1, 30, "step 1")
+    c.kafka.kill()
+    sandbox.wait_for(lambda: all("[-] journal: it waits" in d.get("/readyz")[1]
+                                 for d in c.of("coordinator")), 30, "both to miss the journal")
+    c.kafka.start()
+    bench.ended_equal(job)
+    c.stop()
+
+
+@case("kafka")
+def journal_is_another(bench):
+    """As journal_is_gone: the topic with it is gone, or that of another Kafka."""
+    c = bench.cluster(redis=False).up()
+    bench.ended_equal(c.job(cluster.spec_for("sft")).submit())
+    c.stop()
+    c.kafka.stop()
+    os.rename(c.kafka.folder, c.path("kept"))
+    c.kafka.start()
+    leader = c.daemons["coordinator-0"]
+    leader.start()
+    refused(leader, FAILED, r"there is no journal, but .*coordinator-0 belongs to journal [0-9a-f]{16}")
+    os.remove(c.path("coordinator-1", "journal-id"))
+    c.daemons["coordinator-1"].start()  # makes another one
+    c.wait_leader()
+    leader.start()
+    refused(leader, FAILED, r"holds? (journal|log) [0-9a-f]{16}")
+    c.stop()
+    c.kafka.stop()
+    shutil.rmtree(c.kafka.folder)
+    os.rename(c.path("kept"), c.kafka.folder)
+    os.remove(c.path("coordinator-1", "journal-id"))
+    c.up()
+    bench.ended_equal(c.job(cluster.spec_for("sft")).submit())
+    c.stop()
+
+
+@case("file")
 def missing_files(bench):
     """What a member cannot read is the answer to submit."""
     c = bench.cluster(redis=False).up()
@@ -337,7 +395,7 @@ def missing_files(bench):
     c.stop()
 
 
-@case
+@case("file")
 def bad_weights(bench):
     """A job that cannot be loaded waits, says why, and is in nobody's way."""
     c = bench.cluster(redis=False).up()
@@ -354,7 +412,7 @@ def bad_weights(bench):
     c.stop()
 
 
-@case
+@case("file", "kafka")
 def standby(bench):
     """Says who leads; with both addresses nobody has to know."""
     c = bench.cluster().up()
@@ -388,7 +446,7 @@ def listening():
     return [int(r[1].split(":")[1], 16) for r in rows if r[3] == "0A"]
 
 
-@case
+@case("file", "kafka")
 def garbage_on_every_port(bench):
     """Of daemons and workers, TCP and UNIX: the job ends equal."""
     seed = random.SystemRandom().randrange(1 << 32)
@@ -428,9 +486,17 @@ def main():
     parse = argparse.ArgumentParser()
     parse.add_argument("bin")
     parse.add_argument("--only", action="append", choices=sorted(CASES))
+    parse.add_argument("--log", choices=("file", "kafka"), default="file")
     args = parse.parse_args()
-    bench = Bench(runs.Tools(args.bin), sandbox.enter(network=True))
-    return cluster.run_cases({n: CASES[n] for n in args.only or CASES}, bench)
+    if args.log == "kafka" and not kafka.installed():
+        print("skipped: Kafka is not installed (deploy/kafka install)")
+        return SKIPPED
+    where, broker = sandbox.enter(network=True), None
+    if args.log == "kafka":
+        broker = kafka.Kafka(os.path.join(where, "kafka"), cluster.free_port_pair())
+    bench = Bench(runs.Tools(args.bin), where, broker)
+    return cluster.run_cases({n: CASES[n][0] for n in args.only or CASES
+                              if args.log in CASES[n][1]}, bench)
 
 
 if __name__ == "__main__":
