@@ -54,6 +54,8 @@ static void end(struct td_member *m) {
     m->state = TD_SERVICE_STOPPING;
     if (m->shell) {
         td_trace_info("job given up", "job=%" PRIu64, m->service.job);
+        // Its topic may be gone by now, which a read under way would wait for.
+        td_log_stop(m->service.rollouts);
         td_shell_stop(m->shell, on_shell_stopped, m);
     } else {
         close_log(m);

@@ -477,6 +477,13 @@ enum td_rc td_log_new(struct td_loop *loop, const struct td_log_base *base, stru
     return TD_OK;
 }
 
+void td_log_stop(struct td_log *log) {
+    if (log && log->base.kind->stop) {
+        td_loop_assert(log->loop);
+        log->base.kind->stop(log->base.backend_take);
+    }
+}
+
 void td_log_close(struct td_log *log, td_loop_fn *closed, void *user) {
     if (!log) {
         return;
@@ -491,8 +498,6 @@ void td_log_close(struct td_log *log, td_loop_fn *closed, void *user) {
     log->on_closed = closed;
     log->closed_user = user;
     log->closing = true;
-    if (log->base.kind->stop) {
-        log->base.kind->stop(log->base.backend_take);
-    }
+    td_log_stop(log);
     close_if_done(log);
 }

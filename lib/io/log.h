@@ -103,8 +103,12 @@ enum td_rc td_log_read_one(struct td_log *log, uint32_t partition, int64_t offse
                            struct td_buf *out, struct td_err *err) TD_MUST_CHECK;
 // The process for whose lock the oldest append has been waiting, 0: none. For /status.
 pid_t td_log_waits_for(const struct td_log *log);
-// Finishes what is outstanding, frees the log and calls closed (may be NULL) on the loop. Close the
-// readers before; td_log_read_one must not be running.
+// Nothing more is wanted of the log than to close it: what waits for servers or locks gives up
+// soon, td_log_read_one, too (TD_ETIMEOUT), and appends may be answered UNKNOWN or FAILED. Accepts
+// NULL.
+void td_log_stop(struct td_log *log);
+// Finishes what is outstanding, as after td_log_stop, frees the log and calls closed (may be NULL)
+// on the loop. Close the readers before; td_log_read_one must not be running.
 void td_log_close(struct td_log *log, td_loop_fn *closed, void *user); // accepts NULL
 
 #endif

@@ -63,7 +63,7 @@ struct td_log_kind {
     enum td_rc (*read_one)(void *backend, uint32_t partition, int64_t offset, uint32_t crc,
                            struct td_buf *out, struct td_err *err);
     pid_t (*waits_for)(void *backend);
-    void (*stop)(void *backend); // end waits for locks; loop thread
+    void (*stop)(void *backend); // end waits for locks and servers; loop thread
     void (*end)(void *backend);  // log thread, the last call but free: what takes its time. NULL
     void (*free)(void *backend);
 };

@@ -35,7 +35,6 @@ struct kafka_log {
     struct rd_kafka_topic_s *producer_topic, *reader_topic;
     struct td_kafka_tail *tails; // made before the first fetch ends, so before `reaches` looks
     size_t unanswered;           // appends
-    atomic_bool stop;            // loop → log thread
     pthread_mutex_t lookup_mutex;
     struct td_kafka_tail *lookups; // guarded; NULL until needed
 };
@@ -161,7 +160,7 @@ static void settle(struct kafka_log *log, struct td_log_op *first, const struct 
     while (log->unanswered > 0 && td_clock_ms() < until && !fatal) {
         rd_kafka_poll(log->producer->rk, ANSWER_MS);
         fatal = rd_kafka_fatal_error(log->producer->rk, why, sizeof why) != 0;
-        if (!stopping && atomic_load(&log->stop)) {
+        if (!stopping && atomic_load(&log->asker->stop)) {
             stopping = true;
             until = td_clock_ms() + STOP_MS < until ? td_clock_ms() + STOP_MS : until;
         }
@@ -284,7 +283,7 @@ static enum td_rc read_one(void *backend, uint32_t partition, int64_t offset, ui
 
 static void stop(void *backend) {
     struct kafka_log *log = backend;
-    atomic_store(&log->stop, true);
+    atomic_store(&log->asker->stop, true);
 }
 
 static void end(void *backend) {

@@ -18,6 +18,7 @@ enum {
     TD_KAFKA_MESSAGE_BYTES_MAX = TD_LOG_RECORD_BYTES_MAX + (1 << 20),
     TD_KAFKA_MARK_BYTES = 16, // of the header that each message carries
     TD_KAFKA_RETRY_MS = 50,
+    TD_KAFKA_LOOK_MS = 100, // a wait looks so often whether it is to stop
 };
 
 // ---- clients: log_kafka_client.c
@@ -36,6 +37,7 @@ struct td_kafka_client {
     char trouble[200];  // guarded: what the library complained about last
     int64_t trouble_ms; // guarded: when
     int64_t told_ms;    // guarded: when a complaint was last traced
+    atomic_bool stop;   // loop → who waits with this client: give up
 };
 
 // A line of the settings file.

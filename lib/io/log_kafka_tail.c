@@ -19,7 +19,6 @@ enum {
     TURN_MS =
         1000, // for so long a place just taken is left to its reader, until it brings something
     LOST_MS = 1000, // between attempts after an error
-    LOOK_MS = 100,  // td_kafka_tail_one waits in steps of this
 };
 
 static const char mark_name[] = "tandem";
@@ -253,8 +252,9 @@ static enum td_rc wait_for_one(struct td_kafka_tail *tail, int64_t offset, int64
                                struct td_log_batch *batch) {
     while (batch->rc == TD_OK && batch->count == 0 && !batch->gap && !tail->ended) {
         bool there = stands_at(tail, offset);
-        bool came = there && take(tail, td_kafka_left(deadline_ms, LOOK_MS), 1, batch);
-        if (!came && td_kafka_left(deadline_ms, 1) == 0) {
+        bool came = there && take(tail, td_kafka_left(deadline_ms, TD_KAFKA_LOOK_MS), 1, batch);
+        bool over = td_kafka_left(deadline_ms, 1) == 0 || atomic_load(&tail->client->stop);
+        if (!came && over) {
             return td_kafka_fail(&batch->err, RD_KAFKA_RESP_ERR__TIMED_OUT, tail->client,
                                  "topic %s, partition %u: reading offset %lld",
                                  rd_kafka_topic_name(tail->topic), tail->partition,

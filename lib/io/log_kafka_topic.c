@@ -45,8 +45,13 @@ static void call_begin(struct call *call, rd_kafka_admin_op_t op) {
 }
 
 static rd_kafka_event_t *call_end(struct call *call, struct td_err *err) {
-    rd_kafka_event_t *event =
-        rd_kafka_queue_poll(call->queue, td_kafka_left(call->deadline_ms, INT32_MAX));
+    rd_kafka_event_t *event = NULL;
+    bool waits = true;
+    while (waits && !event) {
+        waits = td_kafka_left(call->deadline_ms, 1) > 0 && !atomic_load(&call->client->stop);
+        event =
+            rd_kafka_queue_poll(call->queue, td_kafka_left(call->deadline_ms, TD_KAFKA_LOOK_MS));
+    }
     int code = event ? rd_kafka_event_error(event) : RD_KAFKA_RESP_ERR__TIMED_OUT;
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
         (void)td_kafka_fail(err, code, call->client, "topic %s: %s", call->topic, call->what);
@@ -406,7 +411,8 @@ enum td_rc td_kafka_topic_bounds(struct td_kafka_client *client, const char *top
         }
         // A topic that is gone for a moment only is the metadata of a broker that has just started.
         bool again = td_kafka_passes(code) || code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
-        if (!again || td_kafka_left(deadline_ms, 1) == 0) {
+        bool over = td_kafka_left(deadline_ms, 1) == 0 || atomic_load(&client->stop);
+        if (!again || over) {
             return td_kafka_fail(&op->err, code, client, "topic %s, partition %u: bounds", topic,
                                  op->partition);
         }

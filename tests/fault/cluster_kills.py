@@ -290,7 +290,7 @@ def one_kind(args, where, broker, name, spec, expected):
             met += one_case(c, name, spec, expected, args.seed + i)
         except Exception:
             if c:
-                print(c.said_all())
+                print(c.told_all())
             traceback.print_exc(file=sys.stdout)
             print("FAILED: --log %s --fault %s --count 1 --seed %d" % (
                 args.log, name, args.seed + i), flush=True)

@@ -303,6 +303,16 @@ class Cluster:
     def said_all(self):
         return "".join(d.said_all() for d in self.daemons.values())
 
+    def told_all(self):
+        """For a failure: what daemons said, and say of themselves."""
+        told = [self.said_all()]
+        for d in self.daemons.values():
+            for page in ("jobs", "members", "status") if d.http and d.alive() else ():
+                with contextlib.suppress(OSError):
+                    status, text = d.get("/api/v1/" + page)
+                    told += ["--- %s %s: %s" % (d.name, page, text)] if status == 200 else []
+        return "\n".join(told)
+
     def workers(self, name):
         """{seat, such as train-0: pid} of a controller's run directory."""
         found, known = {}, set()
@@ -427,7 +437,7 @@ def run_cases(cases, bench):
                 function(b)
             except Exception:
                 for c in b.clusters:
-                    print(c.said_all())
+                    print(c.told_all())
                 raise
             finally:
                 sandbox.end_all()

@@ -279,7 +279,7 @@ def run_case(bench, name, start):
         return True
     except Exception:
         if bench.cluster:
-            print(bench.cluster.said_all())
+            print(bench.cluster.told_all())
         traceback.print_exc(file=sys.stdout)
         print("FAILED  %s, %s log" % (name, bench.kind), flush=True)
         if bench.cluster:

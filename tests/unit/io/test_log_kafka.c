@@ -10,6 +10,7 @@
 
 #include "lib/base/file.h"
 #include "lib/io/log_kafka_int.h"
+#include "lib/io/workq.h"
 #include "tests/unit/io/logs.h"
 
 enum { LOG_ID = 0x1234, PRODUCE = 0, FETCH = 1, LIST_OFFSETS = 2, PARTITIONS = 2 };
@@ -201,6 +202,44 @@ static void test_log_kafka_close_amid_an_outage(void **state) {
     assert_true(td_clock_ms() - began < place->opts.timeout_ms);
 }
 
+struct read_call {
+    struct td_log *log;
+    enum td_rc rc;
+    int done;
+};
+
+static void run_read(void *user) {
+    struct read_call *c = user;
+    struct td_buf out = {0};
+    c->rc = td_log_read_one(c->log, 0, 0, 0, &out, NULL);
+    td_buf_fini(&out);
+}
+
+static void end_read(void *user) {
+    struct read_call *c = user;
+    c->done = 1;
+}
+
+// A log that is to be closed can be, amid an outage: what waits for brokers gives up.
+static void test_log_kafka_stop_amid_an_outage(void **state) {
+    struct place *place = *state;
+    place->log = attach(place);
+    append_ok(place->loop, place->log, "before");
+    assert_int_equal(rd_kafka_mock_broker_set_down(place->cluster, -1), 0);
+    struct td_workq *workq = NULL;
+    assert_int_equal(td_workq_new(place->loop, "read", 1, 1, &workq, NULL), TD_OK);
+    int64_t began = td_clock_ms();
+    struct read_call call = {.log = place->log};
+    assert_true(td_workq_submit(workq, run_read, end_read, &call));
+    td_log_stop(place->log);
+    wait_until(place->loop, &call.done, 1);
+    assert_int_equal(call.rc, TD_ETIMEOUT);
+    struct bounds bounds = bounds_of(place->loop, place->log, 0);
+    assert_int_equal(bounds.rc, TD_ETIMEOUT);
+    assert_true(td_clock_ms() - began < place->opts.timeout_ms);
+    td_workq_free(workq);
+}
+
 // ---- messages that are not the log's
 
 static void put_message(struct place *place, const char *text, const void *mark, size_t n) {
@@ -331,6 +370,7 @@ int main(void) {
         ONE(test_log_kafka_outcomes),
         ONE(test_log_kafka_outage),
         ONE(test_log_kafka_close_amid_an_outage),
+        ONE(test_log_kafka_stop_amid_an_outage),
         ONE(test_log_kafka_foreign_messages),
         ONE(test_log_kafka_start_moves),
         ONE(test_log_kafka_reader_without_permission),
