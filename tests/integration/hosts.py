@@ -102,7 +102,8 @@ class Job(cluster.Job):
 
 class Cluster(cluster.Cluster):
     def __init__(self, tools, folder, broker):
-        super().__init__(tools, folder, rollout=1, kafka=broker)
+        timers = dict(cluster.TIMERS, state_every=0)  # every COMMIT of many jobs is looked at
+        super().__init__(tools, folder, rollout=1, kafka=broker, timers=timers)
         self.addresses = ",".join(d.address for d in self.of("coordinator"))
 
     def _add_redis(self):
