@@ -234,6 +234,7 @@ static bool plan_of(void *user, const Tandem__Journal__Job *job, struct td_job_p
     const struct run *r = user;
     bool known = td_job_plan_of(NULL, job, out);
     out->lease_ms = r->spec->tandem.lease_s * 1000; // of this process, not of the job
+    out->max_attempts = (uint64_t)r->spec->tandem.max_attempts;
     return known;
 }
 

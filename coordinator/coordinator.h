@@ -27,6 +27,10 @@ struct td_job_plan {
     uint64_t unit_groups;  // groups of a unit, ≥ 1
     int64_t lease_ms;      // a member silent for that long loses its units
     bool fork_on_mismatch; // else a redo that differs ends the job
+    // A group, or the train gang, that failed so often in a row ends the job; 0: none does.
+    uint64_t max_attempts;
+    bool shuffle; // which row a group stands for, for people
+    uint64_t seed;
 };
 
 enum {

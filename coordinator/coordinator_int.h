@@ -67,6 +67,11 @@ struct td_job { // what the leader knows of a job beyond the journal; rebuilt fr
     struct td_eval_score *eval; // one per validation row
     size_t eval_count, eval_done;
     uint64_t trimmed_for; // checkpoint whose positions TRIM_ROLLOUT gave out
+    struct {              // by the train gang, of its state, since the head is that
+        struct td_version head;
+        uint64_t generation; // counted last
+        uint64_t times;
+    } lost;
     struct td_wait_state wait, wait_next;
 };
 
@@ -222,6 +227,10 @@ void td_co_place_left(struct td_coordinator *c, const struct td_member *m);
 bool td_co_adopt(struct td_coordinator *c, const struct td_member *m);  // true: some
 bool td_co_scores(struct td_coordinator *c, const struct td_member *m); // true: new ones
 void td_co_drop_units(struct td_job *job);
+// Ends the job when a group failed too often. true: a record was appended.
+bool td_co_decide_failures(struct td_coordinator *c, struct td_job *job,
+                           const struct td_job_state *j);
+bool td_co_any_failed(const Tandem__Sync__RolloutReport *report);
 // Says why not all wanted groups of the next round have arrived, or rows of validation are scored:
 // found of them are.
 void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,

@@ -138,6 +138,32 @@ static bool put_restore(struct td_coordinator *c, struct td_job *job, const stru
     return td_co_end_job(c, j, TANDEM__JOURNAL__OUTCOME__FAILED, cause);
 }
 
+// How often its state was lost without a COMMIT in between, as far as this leader has seen it.
+static uint64_t times_lost(struct td_job *job, const struct td_job_state *j, uint64_t generation) {
+    if (!td_version_equal(job->lost.head, j->head)) {
+        job->lost.head = j->head;
+        job->lost.times = 0;
+    }
+    job->lost.times += job->lost.generation != generation;
+    job->lost.generation = generation;
+    return job->lost.times;
+}
+
+static bool replace_lost(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j,
+                         const Tandem__Sync__TrainReport *t) {
+    uint64_t max = job->plan.max_attempts, times = times_lost(job, j, t->generation);
+    if (max == 0 || times < max) {
+        return put_gang(c, job, j);
+    }
+    char cause[512];
+    snprintf(
+        cause, sizeof cause,
+        "the train workers lost their state %llu times in a row behind step %llu "
+        "(tandem.max_attempts), at last: %.200s; see what they logged; the checkpoints are kept",
+        (unsigned long long)times, (unsigned long long)j->head.step, t->lost_cause);
+    return td_co_end_job(c, j, TANDEM__JOURNAL__OUTCOME__FAILED, cause);
+}
+
 bool td_co_decide_gang(struct td_coordinator *c, struct td_job *job, const struct td_job_state *j) {
     const struct td_gang_state *g = td_co_gang(j);
     if (!g) {
@@ -151,7 +177,7 @@ bool td_co_decide_gang(struct td_coordinator *c, struct td_job *job, const struc
     }
     const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
     if (t && t->lost) {
-        return put_gang(c, job, j);
+        return replace_lost(c, job, j, t);
     }
     if (!g->has_base) {
         // It may load a base only if it sees RESTORE while it runs (A3), so it has to be here.

@@ -167,7 +167,7 @@ static void decide(struct td_coordinator *c, struct td_job *job, const struct td
         return;
     }
     if (td_co_decide_gang(c, job, j) || td_co_decide_results(c, j) ||
-        td_co_decide_trouble(c, job, j)) {
+        td_co_decide_trouble(c, job, j) || td_co_decide_failures(c, job, j)) {
         return;
     }
     td_co_trim_rollout(c, job, j);

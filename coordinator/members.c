@@ -139,7 +139,7 @@ struct td_member *td_co_report(struct td_coordinator *c, const Tandem__Sync__Rep
     if (m->report->rollout) {
         bool adopted = td_co_adopt(c, m), scored = td_co_scores(c, m);
         c->due_all = c->due_all || scored;
-        little = little && !adopted && !scored;
+        little = little && !adopted && !scored && !td_co_any_failed(m->report->rollout);
     }
     c->dirty = c->dirty || !little;
     m->due = true;

@@ -18,7 +18,10 @@ static enum td_rc fill(const struct td_job_spec *s, const Tandem__Journal__DataI
                                 .val_before_train = !rows && s->trainer.val_before_train,
                                 .unit_groups = rows ? 1 : (uint64_t)s->tandem.rollout.unit_groups,
                                 .lease_ms = s->tandem.lease_s * 1000,
-                                .fork_on_mismatch = s->tandem.redo.mismatch == TD_REDO_FORK};
+                                .fork_on_mismatch = s->tandem.redo.mismatch == TD_REDO_FORK,
+                                .max_attempts = (uint64_t)s->tandem.max_attempts,
+                                .shuffle = s->data.shuffle,
+                                .seed = (uint64_t)s->data.seed};
     return rc;
 }
 

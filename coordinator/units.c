@@ -2,11 +2,13 @@
 // are orders, not records (rule A10): a wrong one costs only work.
 #include "coordinator/coordinator_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/plant.h"
+#include "lib/base/rng.h"
 
 static void unit_fini(struct td_unit *u) {
     td_free(u->groups);
@@ -167,6 +169,55 @@ bool td_co_scores(struct td_coordinator *c, const struct td_member *m) {
         }
     }
     return any;
+}
+
+// ---- what fails again and again ----
+
+bool td_co_any_failed(const Tandem__Sync__RolloutReport *report) {
+    for (size_t i = 0; i < report->n_units; i++) {
+        if (report->units[i]->n_failures > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool end_failing(struct td_coordinator *c, const struct td_job *job,
+                        const struct td_job_state *j, const Tandem__Sync__UnitReport *r,
+                        size_t at) {
+    struct td_group group = td_group_of(r->groups[at]);
+    bool permuted = !r->eval && job->plan.shuffle && group.index < j->job->index->rows;
+    uint64_t row =
+        permuted ? td_permute(job->plan.seed, group.data_epoch, j->job->index->rows, group.index)
+                 : group.index;
+    char cause[512];
+    snprintf(cause, sizeof cause,
+             "row %llu (from 0, of those kept) of data.%s failed %u times (tandem.max_attempts), "
+             "at last: %.200s; mend or remove the row, or allow more; the checkpoints are kept",
+             (unsigned long long)row, r->eval ? "val_files" : "train_files", r->failures[at],
+             r->failed);
+    return td_co_end_job(c, j, TANDEM__JOURNAL__OUTCOME__FAILED, cause);
+}
+
+// The counts are kept by the member that has the unit: they outlive a leader, not the member.
+bool td_co_decide_failures(struct td_coordinator *c, struct td_job *job,
+                           const struct td_job_state *j) {
+    bool ends = job->plan.max_attempts && !TD_PLANTED(TRIES_FOREVER);
+    for (size_t i = 0; ends && i < c->member_count; i++) {
+        const Tandem__Sync__Report *report = c->members[i].report;
+        const Tandem__Sync__RolloutReport *of = report ? report->rollout : NULL;
+        for (size_t k = 0; of && k < of->n_units; k++) {
+            const Tandem__Sync__UnitReport *r = of->units[k];
+            bool any = r->job == job->id && r->n_failures > 0;
+            const struct td_unit *u = any ? find_unit(job, r) : NULL;
+            for (size_t at = 0; u && at < r->n_failures && at < r->n_groups; at++) {
+                if (u->member == report->member && r->failures[at] >= job->plan.max_attempts) {
+                    return end_failing(c, job, j, r, at);
+                }
+            }
+        }
+    }
+    return false;
 }
 
 // ---- what is wanted ----

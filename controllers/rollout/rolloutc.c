@@ -68,7 +68,7 @@ bool td_held_equal(const struct td_held *a, const struct td_held *b) {
 
 static void worker_up(struct td_rolloutc *x, const struct td_rolloutc_event *e,
                       struct td_rolloutc_effects *out) {
-    td_units_worker_down(x, e->worker, out); // its sequences are closed
+    td_units_worker_empty(x, e->worker, false, out); // its sequences are closed
     const Tandem__Worker__Status *s = e->status;
     struct td_seat *w = &x->seats[e->worker];
     *w = (struct td_seat){.up = true};
@@ -79,7 +79,7 @@ static void worker_up(struct td_rolloutc *x, const struct td_rolloutc_event *e,
 }
 
 static void worker_down(struct td_rolloutc *x, uint32_t worker, struct td_rolloutc_effects *out) {
-    td_units_worker_down(x, worker, out);
+    td_units_worker_empty(x, worker, true, out);
     x->seats[worker] = (struct td_seat){0};
 }
 

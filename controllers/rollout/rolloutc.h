@@ -19,7 +19,7 @@
 
 struct td_rolloutc;
 
-enum { TD_ROLLOUT_WORKERS_MAX = 64, TD_PREPARE_RETRIES_MAX = 8 };
+enum { TD_ROLLOUT_WORKERS_MAX = 64, TD_PREPARE_RETRIES_MAX = 8, TD_GROUP_RETRIES_MAX = 256 };
 
 struct td_rolloutc_config {
     uint64_t member; // of this controller, never 0
@@ -31,7 +31,8 @@ struct td_rolloutc_config {
     uint64_t expect_journal_id;              // orders of another are passed over; 0: the first seen
     int64_t report_ms;                       // a REPORT at least so often
     int64_t retry_ms; // after a failure (publish, prepare, score) the next try; prepare: longer
-                      // each time, up to TD_PREPARE_RETRIES_MAX of it, at once with another target
+                      // each time, up to TD_PREPARE_RETRIES_MAX of it, at once with another target;
+                      // score: longer each time, up to TD_GROUP_RETRIES_MAX of it
 };
 
 // ---- events. All pointers are borrowed for the call. ----

@@ -22,6 +22,7 @@ struct td_seat {
     int64_t retry_ms;  // no PREPARE or FLIP before
     uint32_t failures; // of PREPARE, in a row
     uint32_t open;     // sequences under way
+    bool alone;        // they are of a group that nothing runs beside
 };
 
 enum td_group_state {
@@ -40,7 +41,8 @@ struct td_leased {
     uint32_t worker, samples, done;
     struct td_version version; // that it runs under
     int64_t retry_ms;
-    double *scores; // owned; EVAL, when done
+    uint32_t failures; // of workers that it ran on, and of its grader
+    double *scores;    // owned; EVAL, when done
     size_t score_count;
 };
 
@@ -83,7 +85,9 @@ bool td_held_equal(const struct td_held *a, const struct td_held *b);
 void td_units_free(struct td_rolloutc *x);
 void td_units_orders(struct td_rolloutc *x, const Tandem__Sync__Orders *orders, int64_t now_ms,
                      struct td_rolloutc_effects *out);
-void td_units_worker_down(struct td_rolloutc *x, uint32_t worker, struct td_rolloutc_effects *out);
+// The worker has no sequences any more; failed: because it ended.
+void td_units_worker_empty(struct td_rolloutc *x, uint32_t worker, bool failed,
+                           struct td_rolloutc_effects *out);
 // SAMPLE_DONE, GROUP_SCORED, GROUP_FAILED, PUBLISHED.
 void td_units_event(struct td_rolloutc *x, const struct td_rolloutc_event *event, int64_t now_ms,
                     struct td_rolloutc_effects *out);

@@ -68,6 +68,12 @@ static void close_group(struct td_rolloutc *x, struct td_leased *g,
     g->ticket = 0;
 }
 
+// How long a group that failed waits: the cause may pass.
+static int64_t pause_ms(const struct td_rolloutc *x, const struct td_leased *g) {
+    int64_t times = g->failures < 16 ? 1LL << g->failures : TD_GROUP_RETRIES_MAX;
+    return x->config.retry_ms * (times < TD_GROUP_RETRIES_MAX ? times : TD_GROUP_RETRIES_MAX);
+}
+
 static void put_back(struct td_rolloutc *x, struct td_leased *g, int64_t retry_ms,
                      struct td_rolloutc_effects *out) {
     close_group(x, g, out);
@@ -75,12 +81,19 @@ static void put_back(struct td_rolloutc *x, struct td_leased *g, int64_t retry_m
     g->retry_ms = retry_ms;
 }
 
-void td_units_worker_down(struct td_rolloutc *x, uint32_t worker, struct td_rolloutc_effects *out) {
+void td_units_worker_empty(struct td_rolloutc *x, uint32_t worker, bool failed,
+                           struct td_rolloutc_effects *out) {
     for (size_t i = 0; i < x->unit_count; i++) {
         for (size_t k = 0; k < x->units[i].group_count; k++) {
             struct td_leased *g = &x->units[i].groups[k];
-            if (g->state == TD_GROUP_RUNNING && g->worker == worker) {
-                put_back(x, g, 0, out);
+            if (g->state != TD_GROUP_RUNNING || g->worker != worker) {
+                continue;
+            }
+            put_back(x, g, 0, out);
+            if (failed) {
+                g->failures++;
+                snprintf(x->trouble, sizeof x->trouble, "worker %u ended while it generated it",
+                         worker);
             }
         }
     }
@@ -213,7 +226,8 @@ void td_units_event(struct td_rolloutc *x, const struct td_rolloutc_event *e, in
         break;
     case TD_RC_GROUP_FAILED:
         snprintf(x->trouble, sizeof x->trouble, "%s", e->text ? e->text : "no cause");
-        put_back(x, g, now_ms + x->config.retry_ms, out);
+        put_back(x, g, now_ms + pause_ms(x, g), out);
+        g->failures++;
         break;
     case TD_RC_PUBLISHED:
         if (g->state == TD_GROUP_PUBLISHING && e->ok) {
@@ -231,15 +245,27 @@ void td_units_event(struct td_rolloutc *x, const struct td_rolloutc_event *e, in
 
 // ---- scheduling ----
 
-// The worker that holds the target, has room for so many sequences and the fewest under way.
-static struct td_seat *pick_worker(struct td_rolloutc *x, uint32_t samples, uint32_t *worker) {
+// A group that failed more often than by chance goes alone, so that those beside it do not fail
+// with it.
+static bool goes_alone(const struct td_leased *g) {
+    enum { FAILURES_BY_CHANCE = 1 };
+    return g->failures > FAILURES_BY_CHANCE;
+}
+
+// The worker that holds the target, has room for so many sequences and the fewest under way; the
+// one that the group failed on last only when there is no other.
+static struct td_seat *pick_worker(struct td_rolloutc *x, const struct td_leased *g,
+                                   uint32_t samples, uint32_t *worker) {
     struct td_seat *best = NULL;
+    uint32_t least = UINT32_MAX;
     for (uint32_t i = 0; i < x->config.workers; i++) {
         struct td_seat *w = &x->seats[i];
-        bool room = !w->open || w->open + samples <= x->config.seqs_max;
+        bool beside = !w->alone && !goes_alone(g) && w->open + samples <= x->config.seqs_max;
         bool ready = w->up && !w->flipping && td_held_equal(&w->weights, &x->target);
-        if (ready && room && (!best || w->open < best->open)) {
+        uint32_t load = w->open + (g->failures && g->worker == i ? x->config.seqs_max : 0);
+        if (ready && (!w->open || beside) && load < least) {
             best = w;
+            least = load;
             *worker = i;
         }
     }
@@ -249,7 +275,7 @@ static struct td_seat *pick_worker(struct td_rolloutc *x, uint32_t samples, uint
 static bool start(struct td_rolloutc *x, const struct td_unit *u, struct td_leased *g,
                   struct td_rolloutc_effects *out) {
     uint32_t worker = 0, samples = td_units_samples(x, u);
-    struct td_seat *w = pick_worker(x, samples, &worker);
+    struct td_seat *w = pick_worker(x, g, samples, &worker);
     if (!w) {
         return false;
     }
@@ -260,6 +286,7 @@ static bool start(struct td_rolloutc *x, const struct td_unit *u, struct td_leas
     g->done = 0;
     g->version = u->version;
     w->open += samples;
+    w->alone = goes_alone(g);
     struct td_rolloutc_effect *e = td_rolloutc_push(out, TD_RC_START_GROUP);
     e->worker = worker;
     e->ticket = g->ticket;
@@ -303,6 +330,23 @@ static void add_score(Tandem__Sync__UnitReport *r, const struct td_leased *g) {
     r->scores[r->n_scores++] = s;
 }
 
+static void add_failures(const struct td_rolloutc *x, const struct td_unit *u,
+                         Tandem__Sync__UnitReport *r) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < u->group_count; i++) {
+        any |= u->groups[i].failures;
+    }
+    if (!any) {
+        return;
+    }
+    r->failures = td_alloc_array(u->group_count, sizeof *r->failures);
+    r->n_failures = u->group_count;
+    for (size_t i = 0; i < u->group_count; i++) {
+        r->failures[i] = u->groups[i].failures;
+    }
+    r->failed = td_strdup(x->trouble);
+}
+
 static Tandem__Sync__UnitReport *unit_report(const struct td_rolloutc *x, const struct td_unit *u) {
     Tandem__Sync__UnitReport *r = td_alloc(sizeof *r);
     tandem__sync__unit_report__init(r);
@@ -328,6 +372,7 @@ static Tandem__Sync__UnitReport *unit_report(const struct td_rolloutc *x, const 
         }
     }
     r->waits_for = td_strdup(done ? "" : x->waits_for);
+    add_failures(x, u, r);
     return r;
 }
 

@@ -72,6 +72,7 @@ static Tandem__Sync__TrainReport *train_report(struct td_trainc *x, const struct
     t->lineage = x->lineage;
     t->loaded = td_ranks_loaded(x);
     t->lost = x->lost;
+    t->lost_cause = td_strdup(x->lost ? x->lost_cause : "");
     if (x->failed) {
         t->failed = td_strdup(x->failed);
     }

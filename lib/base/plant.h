@@ -46,7 +46,8 @@
     X(SERVE_KEEPS_OLD)       /* controller: the old job's machine goes on after a change */        \
     X(INDEX_TWICE)           /* coordinator: an answer to an old attempt counts for a new one */   \
     X(SERVE_TAKEOVER)        /* coordinator: a new leader forgets which jobs are served where */   \
-    X(LINE_UNKNOWN)          /* coordinator: validates before it knows that the line is absent */
+    X(LINE_UNKNOWN)          /* coordinator: validates before it knows that the line is absent */  \
+    X(TRIES_FOREVER)         /* coordinator: what fails again and again is tried without end */
 
 enum td_plant {
 #define X(name) TD_PLANT_##name,

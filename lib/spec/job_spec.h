@@ -147,6 +147,7 @@ struct td_spec_tandem {
     } redo;
     int64_t worker_grace_s, worker_timeout_s;         // (process)
     int64_t step_timeout_s, start_timeout_s, lease_s; // (process)
+    int64_t max_attempts;                             // (process); 0: no end of them
     struct {
         bool fsync; // (process)
     } log;

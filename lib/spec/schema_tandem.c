@@ -49,6 +49,10 @@ static const struct td_spec_key common_keys[] = {
     TD_DONE("tandem.lease_s", INT, tandem.lease_s, "10",
             "a controller that is silent for that long loses its units of work",
             TD_RANGE(1, TD_TIME_MAX_S), TD_PROCESS),
+    TD_DONE("tandem.max_attempts", INT, tandem.max_attempts, "16",
+            "a prompt whose worker or grader fails that often, or train workers that lose their "
+            "state that often within one step, end the job; 0: it is tried again without end",
+            TD_RANGE(0, 1e6), TD_PROCESS),
     TD_DONE("tandem.log.fsync", BOOL, tandem.log.fsync, "true",
             "false: survives kill -9, but not a loss of power", TD_PROCESS),
 };

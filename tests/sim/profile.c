@@ -43,6 +43,12 @@ static void daemons(struct profile *p, uint64_t seed) {
     p->index_percent = sometimes(&rng, 60, 40);
 }
 
+// Likewise.
+static void poisons(struct profile *p, uint64_t seed) {
+    struct td_rng rng = {td_mix64(seed * 7 + 3)};
+    p->poison = !p->rows_job && td_rng_below(&rng, 100) < 5;
+}
+
 static void faults_of(struct profile *p, struct td_rng *rng) {
     p->fault_ms = 4000 + td_rng_below(rng, 16000);
     p->fault_gap_ms = 80 + td_rng_below(rng, 700);
@@ -204,6 +210,7 @@ struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus) {
     job_of(&p, &rng);
     faults_of(&p, &rng);
     daemons(&p, seed);
+    poisons(&p, seed);
     direct(&p, seed);
     return p;
 }
@@ -220,8 +227,14 @@ bool sim_plan_coordinator(void *user, const Tandem__Journal__Job *job, struct td
         .unit_groups = s->p.unit,
         .lease_ms = 1200,
         .fork_on_mismatch = s->p.fork,
+        .max_attempts = s->p.poison ? ATTEMPTS : 0,
     };
     return job->spec.len == 2;
+}
+
+bool sim_poisoned(const struct sim *s, uint64_t job, bool eval, struct td_group group) {
+    bool first = s->jobs[0].id == job;
+    return s->p.poison && first && !eval && group.data_epoch == 0 && group.index == s->p.batch;
 }
 
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out) {

@@ -59,6 +59,10 @@ static void sample_done(struct sim *s, struct event *e) {
         sim_after(s, 40, e->proc, sample_done, NULL)->a = e->a;
         return;
     }
+    if (sim_poisoned(s, t->job, t->eval, t->group)) {
+        sim_kill(s, proc_of(ROLL_WORKER, p->index, t->worker));
+        return;
+    }
     t->left--;
     uint64_t id = t->id;
     bool last = t->left == 0;

@@ -29,6 +29,7 @@ enum {
     UPDATES = 2,
     SNAPSHOTS = 2, // as a worker keeps
     ROUNDS_MAX = 64,
+    ATTEMPTS = 12, // with p.poison; failures by chance are fewer
 };
 
 enum proc_kind { COORDINATOR, TRAINER, ROLLER, RANK, ROLL_WORKER };
@@ -233,6 +234,7 @@ struct profile {
     uint64_t rounds;
     int jobs;
     bool rows_job, nondeterministic, fork, careless, validation;
+    bool poison; // a group of the first job ends every worker that generates it
     bool single; // one coordinator that leads at once, as in `tandem run`
     bool assign; // daemons: members are told what to serve, and speak as gRPC lets them
     bool same_spec;
@@ -367,6 +369,7 @@ void sim_fini(struct sim *s);
 // NULL or unknown: none.
 struct profile profile_of(uint64_t seed, uint64_t rounds, const char *focus);
 bool sim_plan_coordinator(void *user, const Tandem__Journal__Job *job, struct td_job_plan *out);
+bool sim_poisoned(const struct sim *s, uint64_t job, bool eval, struct td_group group);
 bool sim_plan_train(void *user, const void *spec, size_t n, struct td_train_plan *out);
 void sim_index(const struct sim *s, int job, Tandem__Journal__DataIndex *out);
 void spec_index(const struct sim *s, const uint8_t spec[2], Tandem__Journal__DataIndex *out);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/base/rng.h"
 #include "tests/unit/coordinator/bench.h"
 
 // A job whose gang has loaded the initial state and whose step 0 is committed and closed.
@@ -358,6 +359,84 @@ static void test_jobs_line_ends_a_validation(void **unused) {
     bench_fini(&b);
 }
 
+// The unit at that place of its orders has failed so often.
+static void report_failures(struct bench *b, uint32_t failures, uint64_t attempt_off) {
+    const Tandem__Sync__Unit *leased = b->orders[ROLL]->units[1];
+    Tandem__Sync__Report *r = bench_roll(b, ROLL, 0);
+    Tandem__Sync__UnitReport u = TANDEM__SYNC__UNIT_REPORT__INIT;
+    Tandem__Sync__Attempt attempt = *leased->attempt;
+    attempt.n += attempt_off;
+    u.job = JOB;
+    u.attempt = &attempt;
+    u.groups = leased->groups;
+    u.n_groups = u.n_failures = 1;
+    u.failures = &failures;
+    u.failed = (char *)"worker 1 ended";
+    r->rollout->units[r->rollout->n_units++] = &u;
+    bench_report(b, 0, r);
+}
+
+// L1: a group that fails again and again ends its job.
+static void test_jobs_group_that_fails_ends_the_job(void **unused) {
+    (void)unused;
+    for (uint64_t max = 0; max <= 3; max += 3) {
+        struct bench b;
+        bench_init(&b);
+        b.plan.max_attempts = max;
+        b.plan.shuffle = true;
+        b.plan.seed = 7;
+        begin(&b);
+        bench_report(&b, 0, bench_roll(&b, ROLL, 4));
+        assert_int_equal(units_of(&b, ROLL), 2);
+        report_failures(&b, 2, 0);
+        report_failures(&b, 3, 9); // of a unit that it does not have any more
+        assert_int_equal(b.ended_job, 0);
+        report_failures(&b, 3, 0);
+        assert_int_equal(b.ended_job, max ? JOB : 0);
+        if (max) {
+            char row[64];
+            snprintf(row, sizeof row,
+                     "row %d (from 0, of those kept) of data.train_files failed 3 ",
+                     (int)td_permute(7, 0, 5, 1));
+            assert_int_equal(b.outcome, TANDEM__JOURNAL__OUTCOME__FAILED);
+            assert_non_null(strstr(b.cause, row));
+            assert_non_null(strstr(b.cause, "worker 1 ended"));
+        }
+        bench_fini(&b);
+    }
+}
+
+static void lose_gang(struct bench *b) {
+    Tandem__Sync__Report *r = bench_train(b);
+    r->train->lost = true;
+    r->train->lost_cause = (char *)"rank 0 could not load the base: timeout";
+    bench_report(b, 0, r);
+    bench_report(b, 0, r); // told twice is counted once
+    bench_report(b, 0, bench_train(b));
+}
+
+// L1: so does a train gang that cannot keep what it loaded.
+static void test_jobs_gang_that_is_lost_ends_the_job(void **unused) {
+    (void)unused;
+    struct bench b;
+    bench_init(&b);
+    b.plan.max_attempts = 3;
+    b.plan.rows_job = true;
+    begin(&b);
+    lose_gang(&b);
+    lose_gang(&b);
+    train(&b); // a COMMIT in between: from the beginning
+    lose_gang(&b);
+    lose_gang(&b);
+    assert_int_equal(b.ended_job, 0);
+    lose_gang(&b);
+    assert_int_equal(b.ended_job, JOB);
+    assert_int_equal(b.outcome, TANDEM__JOURNAL__OUTCOME__FAILED);
+    assert_non_null(strstr(b.cause, "3 times in a row behind step 1"));
+    assert_non_null(strstr(b.cause, "could not load the base"));
+    bench_fini(&b);
+}
+
 // A round of two groups that lie at 10 and 11, sealed and not trained.
 static void seal_one(struct bench *b) {
     begin(b);
@@ -603,6 +682,8 @@ int main(void) {
         cmocka_unit_test(test_jobs_validation_waits_for_the_line_to_be_absent),
         cmocka_unit_test(test_jobs_closed_step_is_not_validated_again),
         cmocka_unit_test(test_jobs_line_ends_a_validation),
+        cmocka_unit_test(test_jobs_group_that_fails_ends_the_job),
+        cmocka_unit_test(test_jobs_gang_that_is_lost_ends_the_job),
         cmocka_unit_test(test_jobs_lost_record_is_generated_again_and_sealed_anew),
         cmocka_unit_test(test_jobs_lost_record_of_a_committed_round_ends_the_job),
         cmocka_unit_test(test_jobs_mismatch_ends_the_job_with_both_digests_or_forks),

@@ -538,13 +538,57 @@ static void test_rolloutc_group_fails(void **state) {
     assert_string_equal(view.waits_for, "a group to be tried again: no memory");
     assert_string_equal(r.report->rollout->units[0]->waits_for, view.waits_for);
     tick(&r, 100);
-    expect(&r, "START0.g0#2");
+    expect(&r, "START1.g0#2"); // another worker, when there is one
     td_rolloutc_view(r.x, &view);
     assert_string_equal(view.waits_for, "its workers to generate, after: no memory");
+    event(&r,
+          (struct td_rolloutc_event){.kind = TD_RC_GROUP_FAILED, .ticket = 2, .text = "no luck"});
+    tick(&r, 100);
+    expect(&r, "CLOSE#2"); // later each time
+    tick(&r, 100);
+    expect(&r, "START0.g0#3");
+    assert_int_equal(r.report->rollout->units[0]->failures[0], 2);
+    assert_string_equal(r.report->rollout->units[0]->failed, "no luck");
     event(&r, (struct td_rolloutc_event){
-                  .kind = TD_RC_GROUP_SCORED, .ticket = 2, .scores = &score, .score_count = 1});
+                  .kind = TD_RC_GROUP_SCORED, .ticket = 3, .scores = &score, .score_count = 1});
     td_rolloutc_view(r.x, &view);
     assert_string_equal(view.waits_for, "the rollout log to take 1 groups");
+    end_rig(&r);
+}
+
+static void expect_failures(const struct rig *r, uint32_t first, uint32_t second, uint32_t third) {
+    const Tandem__Sync__UnitReport *u = unit(r, 1);
+    assert_int_equal(u->n_failures, 3);
+    assert_int_equal(u->failures[0], first);
+    assert_int_equal(u->failures[1], second);
+    assert_int_equal(u->failures[2], third);
+}
+
+// Deaths of workers are counted for what they generated; a group that saw two goes alone, so that
+// the third is nobody else's.
+static void test_rolloutc_failing_group_goes_alone(void **state) {
+    (void)state;
+    struct rig r;
+    ready_rig(&r);
+    const struct lease leases[] = {{1, false, 0, 0, 3}, {0}};
+    orders(&r, 0, leases);
+    expect(&r, "START0.g0#1 START1.g1#2 START0.g2#3");
+    assert_int_equal(unit(&r, 1)->n_failures, 0);
+    event(&r, (struct td_rolloutc_event){.kind = TD_RC_WORKER_DOWN, .worker = 0});
+    expect(&r, "CLOSE#1 CLOSE#3 START1.g0#4");
+    expect_failures(&r, 1, 0, 1);
+    assert_string_equal(unit(&r, 1)->failed, "worker 0 ended while it generated it");
+    up(&r, 0, 0, 500);
+    expect(&r, "START0.g2#5"); // there is no other with room
+    event(&r, (struct td_rolloutc_event){.kind = TD_RC_WORKER_DOWN, .worker = 1});
+    expect_failures(&r, 2, 1, 1);
+    expect(&r, "CLOSE#4 CLOSE#2"); // group 0 waits for a worker of its own, the others for it
+    up(&r, 1, 0, 500);
+    expect(&r, "START1.g0#6 START0.g1#7");
+    event(&r, (struct td_rolloutc_event){.kind = TD_RC_WORKER_DOWN, .worker = 1});
+    expect_failures(&r, 3, 1, 1);
+    orders(&r, 0, leases); // told again: what was counted stays
+    expect_failures(&r, 3, 1, 1);
     end_rig(&r);
 }
 
@@ -639,6 +683,7 @@ int main(void) {
         cmocka_unit_test(test_rolloutc_prepare_is_no_tight_loop),
         cmocka_unit_test(test_rolloutc_eval),
         cmocka_unit_test(test_rolloutc_group_fails),
+        cmocka_unit_test(test_rolloutc_failing_group_goes_alone),
         cmocka_unit_test(test_rolloutc_orders_fenced),
         cmocka_unit_test(test_rolloutc_unknown_job),
         cmocka_unit_test(test_rolloutc_says_what_it_waits_for),
