@@ -21,6 +21,7 @@ import runs  # noqa: E402
 import sandbox  # noqa: E402
 
 SKIPPED = 77
+COUNT_BY = {"file": "TD_FAULT_COUNT", "kafka": "TD_FAULT_COUNT_KAFKA"}  # of the environment
 HURTS_MAX = 3  # in one job
 BACK_S = (0, 0.3, 2.5)  # when what was killed is started again; the last: after it is given up
 STOP_S = 1 + max(cluster.TIMERS["takeover_ms"], cluster.TIMERS["member_timeout_ms"]) / 1000
@@ -319,10 +320,12 @@ def main():
     parse.add_argument("--kind", choices=("sft", "grpo"), required=True)
     parse.add_argument("--log", choices=("file", "kafka"), default="file")
     parse.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this one")
-    parse.add_argument("--count", type=int, default=int(os.environ.get("TD_FAULT_COUNT", 5)))
+    parse.add_argument("--count", type=int)
     parse.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parse.add_argument("--lanes", type=int, default=1)
     args = parse.parse_args()
+    if args.count is None:
+        args.count = int(os.environ.get(COUNT_BY[args.log], 5))
     names = args.fault or list(FAULTS if args.kind == "grpo" else WITHOUT_ROLLOUTS)
     if args.log == "file":
         names = [n for n in names if n not in OF_KAFKA]
