@@ -1,7 +1,9 @@
 // Clients of librdkafka: settings, errors, complaints. See log_kafka_int.h.
 #include <librdkafka/rdkafka.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
@@ -16,6 +18,7 @@ enum {
     TELL_MS = 10000,  // between complaints that are traced
     FRESH_MS = 20000, // a complaint older than that is not what an error is about
     SYSLOG_WARNING = 4,
+    END_MS = 3000, // that a client may take to end
 };
 
 int64_t td_kafka_timeout(const struct td_log_kafka_opts *opts) {
@@ -329,14 +332,88 @@ enum td_rc td_kafka_client_new(const struct td_log_kafka_opts *opts, enum td_kaf
     return TD_OK;
 }
 
+// ---- the end of a client
+
+// librdkafka 2.0 may wait for ever in rd_kafka_destroy where a topic was deleted while it was read.
+// So a thread of its own calls it, and is left behind, with the client, when it does not come back.
+struct ending {
+    struct td_kafka_client *client;
+    pthread_mutex_t mutex;
+    pthread_cond_t done;
+    bool ended, left; // guarded
+};
+
+static void client_fini(struct td_kafka_client *client) {
+    pthread_mutex_destroy(&client->mutex);
+    td_free(client->brokers);
+    td_free(client);
+}
+
+static void ending_free(struct ending *e) {
+    client_fini(e->client);
+    pthread_cond_destroy(&e->done);
+    pthread_mutex_destroy(&e->mutex);
+    td_free(e);
+}
+
+static void *destroy(void *user) {
+    struct ending *e = user;
+    rd_kafka_destroy(e->client->rk);
+    pthread_mutex_lock(&e->mutex);
+    e->ended = true;
+    bool left = e->left;
+    pthread_cond_signal(&e->done);
+    pthread_mutex_unlock(&e->mutex);
+    if (left) {
+        ending_free(e);
+    }
+    return NULL;
+}
+
+// Whether it has ended within END_MS.
+static bool await_end(struct ending *e) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += END_MS / 1000;
+    pthread_mutex_lock(&e->mutex);
+    int rc = 0;
+    while (!e->ended && rc == 0) {
+        rc = pthread_cond_timedwait(&e->done, &e->mutex, &until);
+    }
+    bool ended = e->ended;
+    e->left = !ended;
+    pthread_mutex_unlock(&e->mutex);
+    return ended;
+}
+
 void td_kafka_client_free(struct td_kafka_client *client) {
     if (!client) {
         return;
     }
-    if (client->rk) {
-        rd_kafka_destroy(client->rk);
+    if (!client->rk || client->user) { // a producer reads nothing, and has what is not its own
+        if (client->rk) {
+            rd_kafka_destroy(client->rk);
+        }
+        client_fini(client);
+        return;
     }
-    pthread_mutex_destroy(&client->mutex);
-    td_free(client->brokers);
-    td_free(client);
+    struct ending *e = td_alloc(sizeof *e);
+    e->client = client;
+    pthread_mutex_init(&e->mutex, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->done, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, destroy, e) == 0) {
+        pthread_detach(thread);
+    } else {
+        (void)destroy(e); // here, then
+    }
+    if (await_end(e)) {
+        ending_free(e);
+    } else {
+        td_trace_warn("kafka client left behind", "cause=\"it does not end within %d ms\"", END_MS);
+    }
 }

@@ -56,8 +56,8 @@ void td_kafka_settings_fini(struct td_kafka_settings *settings);
 enum td_rc td_kafka_client_new(const struct td_log_kafka_opts *opts, enum td_kafka_role role,
                                void *user, struct td_kafka_client **out,
                                struct td_err *err) TD_MUST_CHECK;
-void td_kafka_client_free(
-    struct td_kafka_client *client); // accepts NULL; blocks until it has ended
+// Accepts NULL; blocks until it has ended, but for one that reads not for ever: then it is left.
+void td_kafka_client_free(struct td_kafka_client *client);
 // Called within td_kafka polls of the producer for each message, with what became of it.
 void td_kafka_delivered(void *user, const struct rd_kafka_message_s *message);
 
