@@ -58,6 +58,7 @@ static void end(struct td_member *m) {
         td_log_stop(m->service.rollouts);
         td_shell_stop(m->shell, on_shell_stopped, m);
     } else {
+        m->swept = false; // what an earlier process left for it, dead workers' sockets, too
         close_log(m);
     }
 }
