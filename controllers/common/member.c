@@ -33,7 +33,9 @@ static void report(void *user, const Tandem__Sync__Report *report) {
     Tandem__Sync__TrainReport train;
     Tandem__Sync__Indexed room[TD_MEMBER_INDEX_MAX], *indexed[TD_MEMBER_INDEX_MAX];
     Tandem__Sync__WorkerState states[TD_POOL_WORKERS_MAX], *workers[TD_POOL_WORKERS_MAX];
-    r.serves = m->state == TD_SERVICE_RUNNING || m->trouble ? m->service.job : 0;
+    // Until its log is closed: the leader deletes that of an ended job when nobody serves it.
+    bool open = m->state == TD_SERVICE_RUNNING || m->state == TD_SERVICE_STOPPING;
+    r.serves = open || m->trouble ? m->service.job : 0;
     r.trouble = m->trouble ? m->trouble : "";
     r.n_indexed = td_index_report(m, room, indexed);
     r.indexed = indexed;
