@@ -98,9 +98,7 @@ static int find_local(struct td_client *c) {
     struct td_err err;
     enum td_rc rc = td_cluster_read(dir, &cluster, &err);
     if (rc == TD_ENOENT) {
-        char *text = td_asprintf("there is no cluster in %s; `tandem up` makes one, --dir names "
-                                 "another, --address A:PORT,B:PORT names its coordinators",
-                                 dir);
+        char *text = td_asprintf("%s, --address A:PORT,B:PORT its coordinators", err.msg);
         int status = fail(c, TD_CLI_UNAVAILABLE, text);
         td_free(text);
         return status;
@@ -290,6 +288,7 @@ static int exit_of(enum td_rpc_status status) {
     case TD_RPC_OK:
         return TD_CLI_OK;
     case TD_RPC_INVALID_ARGUMENT:
+    case TD_RPC_ALREADY_EXISTS:
     case TD_RPC_OUT_OF_RANGE:
         return TD_CLI_USAGE;
     case TD_RPC_NOT_FOUND:

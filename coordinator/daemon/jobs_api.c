@@ -19,7 +19,8 @@ struct waiter { // a call that is answered later
     struct waiter *next;
     struct td_rpc_call *call;
     enum wait_kind kind;
-    char *request_id; // SUBMIT, owned
+    char *request_id;   // SUBMIT, owned
+    struct td_buf spec; // SUBMIT: what was asked for
     uint64_t job;
     uint64_t after, digest; // WATCH: the journal's offset that it has seen; of what was told last
 };
@@ -78,14 +79,15 @@ static struct waiter *add_waiter(struct td_jobs_api *api, struct td_rpc_call *ca
     return w;
 }
 
-static void remove_waiter(struct td_jobs_api *api, const struct waiter *w) {
+static void remove_waiter(struct td_jobs_api *api, struct waiter *w) {
     struct waiter **at = &api->waiters;
     while (*at != w) {
         at = &(*at)->next;
     }
     *at = w->next;
     td_free(w->request_id);
-    td_free((void *)(uintptr_t)w);
+    td_buf_fini(&w->spec);
+    td_free(w);
 }
 
 static void gone(void *user, struct td_rpc_call *call) {
@@ -202,10 +204,29 @@ static struct waiter *find_submit(const struct td_jobs_api *api, const char *req
     return NULL;
 }
 
+// A request id names one job: the same one sent for another job is a mistake, told with the keys
+// that differ. What another build submitted cannot be compared, and is taken on trust.
+static void end_submit(struct td_jobs_api *api, struct waiter *w, uint64_t job) {
+    const struct td_job_state *j = td_journal_job(td_coordinator_state(machine_of(api)), job);
+    struct td_buf keys = {0}, why = {0};
+    int n = td_job_spec_diff(j->job->spec.data, j->job->spec.len, w->spec.data, w->spec.len, &keys);
+    if (n > 0) {
+        td_buf_printf(&why,
+                      "request id %s is job %" PRIu64 ", of other settings:\n%sgive those, or "
+                      "another request id",
+                      w->request_id, job, td_buf_str(&keys));
+        fail_waiter(api, w, TD_RPC_ALREADY_EXISTS, td_buf_str(&why));
+    } else {
+        end_with_job(api, w, job);
+    }
+    td_buf_fini(&keys);
+    td_buf_fini(&why);
+}
+
 void td_jobs_api_accepted(struct td_jobs_api *api, const char *request_id, uint64_t job) {
     struct waiter *w;
     while ((w = find_submit(api, request_id))) { // a client may ask twice
-        end_with_job(api, w, job);
+        end_submit(api, w, job);
     }
 }
 
@@ -232,9 +253,11 @@ static bool leads(const struct td_jobs_api *api, struct td_rpc_call *call) {
 
 static void submit_spec(struct td_jobs_api *api, struct td_rpc_call *call, const char *request_id,
                         const struct td_job_spec *spec) {
+    struct waiter *w = add_waiter(api, call, WAIT_SUBMIT, 0);
     struct td_buf bytes = {0};
     td_job_spec_encode_all(spec, &bytes);
-    add_waiter(api, call, WAIT_SUBMIT, 0)->request_id = td_strdup(request_id);
+    td_buf_put(&w->spec, bytes.data, bytes.len);
+    w->request_id = td_strdup(request_id);
     struct td_submit submit = {.request_id = request_id,
                                .spec = bytes.data,
                                .spec_bytes = bytes.len,
