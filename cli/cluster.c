@@ -201,7 +201,10 @@ enum td_rc td_cluster_read(const char *dir, struct td_cluster *out, struct td_er
     struct td_buf text = {0};
     struct td_cluster c = {0};
     enum td_rc rc = td_file_read(path, FILE_MAX, &text, err);
-    if (rc == TD_OK) {
+    if (rc == TD_ENOENT) {
+        rc = td_fail(err, rc,
+                     "there is no cluster in %s; `tandem up` makes one, --dir names another", dir);
+    } else if (rc == TD_OK) {
         json_t *root = json_loadb(td_buf_str(&text), text.len, 0, NULL);
         if (take(&c, root)) {
             *out = c;

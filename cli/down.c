@@ -93,9 +93,15 @@ static int stop_all(const struct down *d) {
 }
 
 static int down(struct down *d) {
+    struct td_cluster before;
     struct td_err err = {0};
     int lock = -1, status = TD_CLI_FAILED;
-    enum td_rc rc = td_cluster_dir(d->dir_name, false, &d->dir, &err);
+    enum td_rc rc =
+        td_cluster_read(d->dir_name, &before, &err); // or a stranger's folder gets a lock
+    if (rc == TD_OK) {
+        td_cluster_fini(&before);
+        rc = td_cluster_dir(d->dir_name, false, &d->dir, &err);
+    }
     if (rc == TD_OK) {
         rc = td_run_lock(d->dir, &lock, &err);
     }

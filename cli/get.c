@@ -36,6 +36,9 @@ static int get_jobs(const struct get *g) {
         status = g->word ? td_client_get_job(g->client, id, &one)
                          : td_client_list_jobs(g->client, &list);
     }
+    if (list && list->n_jobs == 0 && g->output != TD_CLI_JSON) {
+        fprintf(stderr, "tandem get: there are no jobs; `tandem submit -f JOB.yaml` gives one\n");
+    }
     if (status == TD_CLI_OK) {
         td_list_jobs(list ? list->jobs : &one, list ? list->n_jobs : 1, &table);
         status = print(g, list ? &list->base : &one->base, &table);
@@ -75,6 +78,9 @@ static int get_rounds(const struct get *g) {
         status = td_client_list_rounds(g->client, id, &list);
     }
     if (status == TD_CLI_OK) {
+        if (list->n_rounds == 0 && g->output != TD_CLI_JSON) {
+            fprintf(stderr, "tandem get: job %" PRIu64 " has no rounds yet\n", id);
+        }
         td_list_rounds(list->rounds, list->n_rounds, &table);
         status = print(g, &list->base, &table);
     }

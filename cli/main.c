@@ -11,8 +11,7 @@
     "  --tls-ca FILE            speak TLS; PEM of who signed the coordinators' certificates\n"     \
     "  --tls-cert FILE, --tls-key FILE  our own certificate, where they ask for one\n"
 #define OUTPUT "  -o table|json            json: the fields of the API (proto/jobs.proto)\n"
-#define OUTCOME                                                                                    \
-    "Exit status: 0 succeeded, 1 failed, 6 cancelled, 124 --wait-timeout, 3 no such job.\n"
+#define OUTCOME "Exit status: 0 succeeded, 1 failed, 6 cancelled, 3 no such job.\n"
 
 const struct td_cli_command *td_cli_commands(void) {
     static const struct td_cli_command commands[] = {
@@ -50,7 +49,7 @@ const struct td_cli_command *td_cli_commands(void) {
          "  --request-id ID          the same id again is the same job; random otherwise\n"
          "  --wait                   until it has ended\n"
          "  -w, --watch              the same, and show how it goes on\n"
-         "  --wait-timeout SECONDS   stop waiting after so long; the job goes on\n" OUTPUT
+         "  --wait-timeout SECONDS   stop waiting then (status 124); the job goes on\n" OUTPUT
              CONNECTION
          "Paths in the file count from here and are sent as absolute ones.\n" OUTCOME,
          td_cli_submit},
@@ -65,7 +64,7 @@ const struct td_cli_command *td_cli_commands(void) {
          "with -o json one object a line.\n" OUTCOME,
          td_cli_watch},
         {"wait", "N", "wait until a job has ended",
-         "  --wait-timeout SECONDS   give up after so long\n" OUTPUT CONNECTION OUTCOME,
+         "  --wait-timeout SECONDS   give up then (status 124)\n" OUTPUT CONNECTION OUTCOME,
          td_cli_wait},
         {"cancel", "N", "cancel a job and wait until it has ended", OUTPUT CONNECTION,
          td_cli_cancel},

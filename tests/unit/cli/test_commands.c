@@ -136,7 +136,8 @@ static void test_commands_empty_cluster(void **state) {
     (void)state;
     fake_start(&fake, &(struct fake_opts){.empty = true});
     const struct row rows[] = {
-        {{"get", "jobs", "--address", fake.address}, 0, "ID   KIND", NULL},
+        {{"get", "jobs", "--address", fake.address}, 0, "ID   KIND", "there are no jobs"},
+        {{"get", "jobs", "-o", "json", "--address", fake.address}, 0, "\"jobs\": []", NULL},
         {{"get", "rounds", "--address", fake.address}, 3, NULL, "there are no jobs"},
         {{"get", "controllers", "--address", fake.address}, 0, "ID   KIND", NULL},
     };

@@ -284,8 +284,10 @@ static void test_up_refuses(void **state) {
     EXPECT(2, NULL, "are too many for one machine", "up", "--dir", "z", "--rollout", "90");
     EXPECT(2, NULL, "takes options only, not now", "up", "now");
     EXPECT(2, NULL, "--rollout needs a whole number", "up", "--rollout", "-1");
-    EXPECT(3, NULL, "nowhere: No such file", "down", "--dir", "nowhere");
-    EXPECT(3, NULL, "nowhere/cluster.json: No such file", "logs", "--dir", "nowhere");
+    EXPECT(3, NULL, "there is no cluster in nowhere", "down", "--dir", "nowhere");
+    EXPECT(3, NULL, "there is no cluster in nowhere", "logs", "--dir", "nowhere");
+    EXPECT(3, NULL, "there is no cluster in bin", "down", "--dir", "bin");
+    assert_int_equal(access("bin/lock", F_OK), -1); // no cluster's folder stays as it was
     const char *const args[] = {"up", "--dir", "z", NULL};
     struct run r = command_end(command_start_of("alone/tandem", args));
     assert_int_equal(r.status, 1);
