@@ -198,7 +198,8 @@ struct td_group_view {
     struct td_group group;
     enum td_group_place place;
     uint64_t member, term, n;
-    const char *waits_for; // of the member; borrowed until the next step
+    const char *waits_for; // borrowed until the next step; "": it arrived
+    int64_t since_ms;      // it was leased, or its job began to wait
 };
 // Fills out with the first groups that are open, in draw order; returns how many.
 size_t td_coordinator_groups(const struct td_coordinator *c, uint64_t job,

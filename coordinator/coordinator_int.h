@@ -32,8 +32,9 @@ struct td_unit {
     size_t member_at;        // where it probably stands in the table
     struct td_group *groups; // owned
     size_t group_count;
-    int64_t done_ms; // since when the member says that all of it is done; −1: it is not
-    bool seen;       // was in a report of the member: its capacity takes account of it
+    int64_t leased_ms; // since when this leader knows it
+    int64_t done_ms;   // since when the member says that all of it is done; −1: it is not
+    bool seen;         // was in a report of the member: its capacity takes account of it
 };
 
 struct td_eval_score {

@@ -75,7 +75,7 @@ static void wait_for_trainer(struct td_coordinator *c, struct td_job *job) {
         return;
     }
     const char *trouble = unfit->report->trouble;
-    td_co_wait(c, job, TD_WAIT_TRAINER, unfit->id, "a train member that can serve it; %llx: %s",
+    td_co_wait(c, job, TD_WAIT_TRAINER, unfit->id, "a train member that can serve it; %016llx: %s",
                (unsigned long long)unfit->id,
                trouble[0] ? trouble : "its files are others, or it failed before");
 }
@@ -184,7 +184,7 @@ bool td_co_decide_gang(struct td_coordinator *c, struct td_job *job, const struc
         if (t) {
             return put_restore(c, job, j, t);
         }
-        td_co_wait(c, job, TD_WAIT_LOAD, g->spec->members[0], "member %llx to take up the gang",
+        td_co_wait(c, job, TD_WAIT_LOAD, g->spec->members[0], "member %016llx to take up the gang",
                    (unsigned long long)g->spec->members[0]);
     }
     return false;

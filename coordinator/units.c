@@ -454,6 +454,7 @@ static void lease_unit(struct td_coordinator *c, struct td_job *job, struct td_m
     u->member_at = (size_t)(m - c->members);
     u->term = c->follow.state.term;
     u->n = ++c->attempt;
+    u->leased_ms = c->now_ms;
     u->eval = job->left_eval;
     u->version = job->left_version;
     u->group_count = count;
@@ -586,6 +587,7 @@ bool td_co_adopt(struct td_coordinator *c, const struct td_member *m) {
         struct td_unit *u = add_unit(job, m->id, r->n_groups);
         u->term = r->attempt->term;
         u->n = r->attempt->n;
+        u->leased_ms = c->now_ms;
         u->version = j->head;
         for (size_t k = 0; k < r->n_groups; k++) {
             u->groups[u->group_count++] = td_group_of(r->groups[k]);

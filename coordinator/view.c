@@ -23,6 +23,7 @@ static void wait_of_process(const struct td_coordinator *c, struct td_job_view *
     if (text) {
         out->wait = TD_WAIT_JOURNAL;
         out->since_ms = c->ready_ms;
+        out->member = 0;
         snprintf(out->text, sizeof out->text, "%.150s", text);
     } else if (!td_co_leads(c)) {
         out->wait = TD_WAIT_LEADER;
@@ -96,6 +97,7 @@ static void place_of(const struct td_coordinator *c, const struct td_job *job,
                 out->term = u->term;
                 out->n = u->n;
                 out->waits_for = td_co_unit_waits_for(c, u);
+                out->since_ms = u->leased_ms;
             }
         }
     }
@@ -112,9 +114,14 @@ size_t td_coordinator_groups(const struct td_coordinator *c, uint64_t id, struct
     const td_entry **entries = td_alloc_array(job->plan.train_batch_size + 1, sizeof *entries);
     td_co_find_open(c, job, j, entries);
     for (size_t i = 0; i < n; i++) {
-        out[i] = (struct td_group_view){.group = j->open[i], .waits_for = ""};
+        bool others = job->wait.wait == TD_WAIT_GROUPS;
+        out[i] = (struct td_group_view){.group = j->open[i],
+                                        .waits_for =
+                                            others ? "a rollout member with room" : job->wait.text,
+                                        .since_ms = job->wait.since_ms};
         if (i < job->plan.train_batch_size && entries[i]) {
             out[i].place = TD_GROUP_ARRIVED;
+            out[i].waits_for = "";
         } else {
             place_of(c, job, &out[i]);
         }

@@ -125,4 +125,4 @@ static json_t *json(void *user, const char *path) {
                      (json_int_t)m->term, "workers", workers_json(m));
 }
 
-const struct td_daemon_pages td_member_pages = {ready, metrics, status, json};
+const struct td_daemon_pages td_member_pages = {ready, metrics, status, json, "status"};

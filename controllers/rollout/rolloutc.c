@@ -364,6 +364,8 @@ static void describe_wait(struct td_rolloutc *x, int64_t now_ms) {
         snprintf(text, sizeof text, "rewards");
     } else if (publishing) {
         snprintf(text, sizeof text, "the rollout log to take %zu groups", publishing);
+    } else {
+        snprintf(text, sizeof text, "what is done to be taken note of");
     }
     if (strcmp(text, x->waits_for) != 0) {
         memcpy(x->waits_for, text, sizeof text);

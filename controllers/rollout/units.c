@@ -371,7 +371,9 @@ static Tandem__Sync__UnitReport *unit_report(const struct td_rolloutc *x, const 
             add_score(r, g);
         }
     }
-    r->waits_for = td_strdup(done ? "" : x->waits_for);
+    r->waits_for = td_strdup(!done     ? x->waits_for
+                             : u->eval ? "the leader to hear of its scores"
+                                       : "the train member to read it");
     add_failures(x, u, r);
     return r;
 }

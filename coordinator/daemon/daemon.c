@@ -68,7 +68,10 @@ static void on_refused(void *user, const char *request_id, const char *cause) {
 static void on_ended(void *user, uint64_t job, enum _Tandem__Journal__Outcome outcome,
                      const char *cause) {
     struct td_coordinator_daemon *d = user;
-    td_trace_info("job ended", "job=%" PRIu64 " outcome=%d cause=\"%s\"", job, (int)outcome, cause);
+    td_trace_info(
+        "job ended", "job=%" PRIu64 " outcome=%s cause=\"%s\"", job,
+        protobuf_c_enum_descriptor_get_value(&tandem__journal__outcome__descriptor, outcome)->name,
+        cause);
     td_jobs_api_changed(d->api);
 }
 

@@ -41,6 +41,15 @@ static char *metrics_of(const struct td_jobs_view *v, uint64_t job) {
     return "";
 }
 
+// What it waits for, and on whom, where that is a member that the text does not name.
+static char *wait_text(const struct td_jobs_view *v, const struct td_job_view *view) {
+    char whole[sizeof view->text + 24], member[20];
+    snprintf(member, sizeof member, "%016" PRIx64, view->member);
+    bool named = !view->member || view->wait == TD_WAIT_LEADER || strstr(view->text, member);
+    snprintf(whole, sizeof whole, "%s%s%s", view->text, named ? "" : ", on ", named ? "" : member);
+    return td_jobs_view_text(v, whole);
+}
+
 bool td_jobs_view_job(const struct td_jobs_view *v, uint64_t id, Tandem__V1__Job *out) {
     const struct td_job_state *j = td_journal_job(td_coordinator_state(v->machine), id);
     struct td_job_view view;
@@ -57,7 +66,7 @@ bool td_jobs_view_job(const struct td_jobs_view *v, uint64_t id, Tandem__V1__Job
     out->lineage = j->lineage;
     out->cause = td_jobs_view_text(v, j->cause);
     if (j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
-        out->waits_for = td_jobs_view_text(v, view.text);
+        out->waits_for = wait_text(v, &view);
         out->waits_since_ms = v->now_ms - view.since_ms;
         out->metrics = metrics_of(v, id);
     }
@@ -111,7 +120,7 @@ void td_jobs_view_rounds(const struct td_jobs_view *v, uint64_t id,
     }
     if (live && out->n_rounds) {
         Tandem__V1__Round *last = out->rounds[out->n_rounds - 1];
-        last->waits_for = td_jobs_view_text(v, view.text);
+        last->waits_for = wait_text(v, &view);
         last->waits_since_ms = v->now_ms - view.since_ms;
     }
 }

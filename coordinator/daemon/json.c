@@ -29,8 +29,17 @@ json_t *td_coordinator_job_json(const Tandem__V1__Job *j) {
 }
 
 json_t *td_coordinator_member_json(const Tandem__V1__Member *m) {
-    return json_pack("{s:o,s:s,s:s,s:s,s:I,s:i,s:i,s:i,s:s,s:I}", "id", td_coordinator_hex(m->id),
-                     "kind", m->kind, "host", m->host, "http", m->http, "job", (json_int_t)m->job,
-                     "workers", (int)m->workers, "workers_ready", (int)m->workers_ready, "units",
-                     (int)m->units, "waits_for", m->waits_for, "heard_ms", (json_int_t)m->heard_ms);
+    json_t *workers = json_array();
+    for (size_t i = 0; i < m->n_worker_states; i++) {
+        const Tandem__V1__WorkerState *w = m->worker_states[i];
+        json_array_append_new(workers, json_pack("{s:I,s:s,s:s,s:I}", "pid", (json_int_t)w->pid,
+                                                 "state", w->state, "doing", w->doing, "for_ms",
+                                                 (json_int_t)w->for_ms));
+    }
+    return json_pack("{s:o,s:s,s:s,s:s,s:I,s:i,s:i,s:i,s:s,s:I,s:s,s:s,s:o}", "id",
+                     td_coordinator_hex(m->id), "kind", m->kind, "host", m->host, "http", m->http,
+                     "job", (json_int_t)m->job, "workers", (int)m->workers, "workers_ready",
+                     (int)m->workers_ready, "units", (int)m->units, "waits_for", m->waits_for,
+                     "heard_ms", (json_int_t)m->heard_ms, "build", m->build, "device", m->device,
+                     "worker_states", workers);
 }

@@ -10,7 +10,7 @@
 #include "lib/base/mem.h"
 #include "lib/io/prometheus.h"
 
-enum { GROUPS_MAX = 4096 };
+enum { GROUPS_MAX = 4096, GROUPS_SHOWN = 16, ROUNDS_SHOWN = 4 };
 
 static const struct td_coordinator *machine_of(const struct td_coordinator_daemon *d) {
     return td_coordinator_shell_machine(d->shell);
@@ -94,28 +94,35 @@ static json_t *rounds_json(const struct td_jobs_view *v, uint64_t job) {
     for (size_t i = 0; i < r.n_rounds; i++) {
         const Tandem__V1__Round *x = r.rounds[i];
         json_array_append_new(
-            list,
-            json_pack("{s:I,s:s,s:I,s:I,s:o,s:s,s:I}", "round", (json_int_t)x->round, "state",
-                      x->state, "groups", (json_int_t)x->groups, "tokens", (json_int_t)x->tokens,
-                      "weight_digest", td_coordinator_hex(x->weight_digest), "waits_for",
-                      x->waits_for, "waits_since_ms", (json_int_t)x->waits_since_ms));
+            list, json_pack("{s:I,s:s,s:I,s:I,s:I,s:o,s:o,s:s,s:I}", "round", (json_int_t)x->round,
+                            "state", x->state, "groups", (json_int_t)x->groups, "tokens",
+                            (json_int_t)x->tokens, "generation", (json_int_t)x->generation,
+                            "weight_digest", td_coordinator_hex(x->weight_digest), "state_digest",
+                            td_coordinator_hex(x->state_digest), "waits_for", x->waits_for,
+                            "waits_since_ms", (json_int_t)x->waits_since_ms));
     }
     return list;
 }
 
+static const char *const places[] = {"waits", "leased", "arrived"}; // by td_group_place
+
+static int64_t group_wait_ms(const struct td_jobs_view *v, const struct td_group_view *g) {
+    return g->place == TD_GROUP_ARRIVED ? 0 : v->now_ms - g->since_ms;
+}
+
 static json_t *groups_json(const struct td_jobs_view *v, uint64_t job) {
-    static const char *const places[] = {"waits", "leased", "arrived"};
     struct td_group_view *groups = td_arena_alloc(v->arena, GROUPS_MAX * sizeof *groups);
     size_t n = td_coordinator_groups(v->machine, job, groups, GROUPS_MAX);
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
         const struct td_group_view *g = &groups[i];
-        json_array_append_new(list, json_pack("{s:I,s:I,s:s,s:o,s:I,s:I,s:s}", "data_epoch",
+        json_array_append_new(list, json_pack("{s:I,s:I,s:s,s:o,s:I,s:I,s:s,s:I}", "data_epoch",
                                               (json_int_t)g->group.data_epoch, "index",
                                               (json_int_t)g->group.index, "state", places[g->place],
                                               "member", td_coordinator_hex(g->member), "term",
                                               (json_int_t)g->term, "attempt", (json_int_t)g->n,
-                                              "waits_for", td_jobs_view_text(v, g->waits_for)));
+                                              "waits_for", td_jobs_view_text(v, g->waits_for),
+                                              "waits_since_ms", (json_int_t)group_wait_ms(v, g)));
     }
     return list;
 }
@@ -236,34 +243,68 @@ static void gang_rows(const struct td_jobs_view *v, struct td_buf *out) {
     td_buf_puts(out, "</table>");
 }
 
-// Where the groups of each open round are: how many, and the first that has not arrived.
+// The newest rounds of each job that goes on.
+static void round_rows(const struct td_jobs_view *v, struct td_buf *out) {
+    const struct td_journal_state *s = td_coordinator_state(v->machine);
+    td_buf_puts(out, "<h2>rounds</h2><table border=1 cellspacing=0 cellpadding=4><tr><th>job"
+                     "<th>round<th>state<th>groups<th>tokens<th>generation<th>waits for<th>s");
+    for (size_t i = 0; i < s->job_count; i++) {
+        Tandem__V1__ListRoundsResponse r = {.n_rounds = 0};
+        if (s->jobs[i]->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
+            td_jobs_view_rounds(v, s->jobs[i]->job->job, &r);
+        }
+        for (size_t k = r.n_rounds > ROUNDS_SHOWN ? r.n_rounds - ROUNDS_SHOWN : 0; k < r.n_rounds;
+             k++) {
+            const Tandem__V1__Round *x = r.rounds[k];
+            td_buf_puts(out, "<tr>");
+            number(out, (double)s->jobs[i]->job->job);
+            number(out, (double)x->round);
+            cell(out, x->state);
+            number(out, (double)x->groups);
+            number(out, (double)x->tokens);
+            number(out, (double)x->generation);
+            cell(out, x->waits_for);
+            number(out, (double)(x->waits_since_ms / 1000));
+        }
+    }
+    td_buf_puts(out, "</table>");
+}
+
+static void group_row(const struct td_jobs_view *v, uint64_t job, const struct td_group_view *g,
+                      struct td_buf *out) {
+    td_buf_puts(out, "<tr>");
+    number(out, (double)job);
+    td_buf_printf(out, "<td>(%" PRIu64 ", %" PRIu64 ")", g->group.data_epoch, g->group.index);
+    cell(out, places[g->place]);
+    if (g->place == TD_GROUP_LEASED) {
+        td_buf_printf(out, "<td>%016" PRIx64 "<td>%" PRIu64 ".%" PRIu64, g->member, g->term, g->n);
+    } else {
+        td_buf_puts(out, "<td><td>");
+    }
+    cell(out, g->waits_for);
+    number(out, (double)(group_wait_ms(v, g) / 1000));
+}
+
+// The groups of each open round that have not arrived; of many, the first.
 static void group_rows(const struct td_jobs_view *v, struct td_buf *out) {
     const struct td_journal_state *s = td_coordinator_state(v->machine);
     struct td_group_view *groups = td_arena_alloc(v->arena, GROUPS_MAX * sizeof *groups);
     td_buf_puts(out, "<h2>open groups</h2><table border=1 cellspacing=0 cellpadding=4><tr><th>job"
-                     "<th>waiting<th>leased<th>arrived<th>first missing<th>member<th>attempt"
-                     "<th>waits for");
+                     "<th>group<th>state<th>member<th>attempt<th>waits for<th>s");
     for (size_t i = 0; i < s->job_count; i++) {
-        size_t count[3] = {0}, first = SIZE_MAX;
-        size_t n = td_coordinator_groups(v->machine, s->jobs[i]->job->job, groups, GROUPS_MAX);
+        uint64_t job = s->jobs[i]->job->job;
+        size_t missing = 0, n = td_coordinator_groups(v->machine, job, groups, GROUPS_MAX);
         for (size_t k = 0; k < n; k++) {
-            count[groups[k].place]++;
-            first = first == SIZE_MAX && groups[k].place != TD_GROUP_ARRIVED ? k : first;
+            missing += groups[k].place != TD_GROUP_ARRIVED;
+            if (groups[k].place != TD_GROUP_ARRIVED && missing <= GROUPS_SHOWN) {
+                group_row(v, job, &groups[k], out);
+            }
         }
-        if (n == 0) {
-            continue;
-        }
-        td_buf_puts(out, "<tr>");
-        number(out, (double)s->jobs[i]->job->job);
-        for (int k = 0; k < 3; k++) {
-            number(out, (double)count[k]);
-        }
-        if (first != SIZE_MAX) {
-            const struct td_group_view *g = &groups[first];
-            td_buf_printf(
-                out, "<td>(%" PRIu64 ", %" PRIu64 ")<td>%016" PRIx64 "<td>%" PRIu64 ".%" PRIu64,
-                g->group.data_epoch, g->group.index, g->member, g->term, g->n);
-            cell(out, g->waits_for);
+        if (missing > GROUPS_SHOWN) {
+            td_buf_puts(out, "<tr>");
+            number(out, (double)job);
+            td_buf_printf(out, "<td colspan=6>and %zu more: /api/v1/jobs/%" PRIu64 "/groups",
+                          missing - GROUPS_SHOWN, job);
         }
     }
     td_buf_puts(out, "</table>");
@@ -285,9 +326,11 @@ static void status(void *user, struct td_buf *out) {
     }
     job_rows(&v, out);
     member_rows(&v, out);
+    round_rows(&v, out);
     gang_rows(&v, out);
     group_rows(&v, out);
     td_arena_free(v.arena);
 }
 
-const struct td_daemon_pages td_coordinator_pages = {ready, metrics, status, json};
+const struct td_daemon_pages td_coordinator_pages = {
+    ready, metrics, status, json, "jobs, jobs/ID, jobs/ID/rounds, jobs/ID/groups, members"};

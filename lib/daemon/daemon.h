@@ -13,13 +13,15 @@
 
 struct json_t;
 
-// All answer at once, from memory. /livez says ok as long as the loop turns.
+// All answer at once, from memory. /livez says ok as long as the loop turns, / is /status, and
+// anything else says which pages there are.
 struct td_daemon_pages {
     bool (*ready)(void *user, struct td_buf *out);   // /readyz: a line a condition; false: 503
     void (*metrics)(void *user, struct td_buf *out); // /metrics; those of the process follow
     void (*status)(void *user, struct td_buf *out);  // /status: HTML, from <h1> on
     // /api/v1/PATH: a new reference; NULL: 404.
     struct json_t *(*json)(void *user, const char *path);
+    const char *paths; // "jobs, members": what json knows
 };
 
 struct td_daemon {

@@ -44,13 +44,29 @@ static void on_status(void *user, const struct td_http_request *request,
     td_buf_puts(&response->body, "\n");
 }
 
+static void not_found(const struct td_daemon *d, struct td_http_response *response) {
+    response->status = 404;
+    td_buf_printf(&response->body,
+                  "nothing here; there are /livez /readyz /metrics /status and, below " API
+                  ", %s\n",
+                  d->pages->paths);
+}
+
+static void on_other(void *user, const struct td_http_request *request,
+                     struct td_http_response *response) {
+    if (strcmp(request->path, "/") == 0) {
+        on_status(user, request, response);
+    } else {
+        not_found(user, response);
+    }
+}
+
 static void on_api(void *user, const struct td_http_request *request,
                    struct td_http_response *response) {
     const struct td_daemon *d = user;
     json_t *root = d->pages->json(d->user, request->path + strlen(API));
     if (!root) {
-        response->status = 404;
-        td_buf_puts(&response->body, "nothing here\n");
+        not_found(d, response);
         return;
     }
     char *text = json_dumps(root, JSON_COMPACT);
@@ -77,6 +93,7 @@ enum td_rc td_daemon_serve(struct td_daemon *d, const char *title,
     td_http_route(d->http, "/metrics", on_metrics, d);
     td_http_route(d->http, "/status", on_status, d);
     td_http_route(d->http, API, on_api, d);
+    td_http_route(d->http, "/", on_other, d);
     return TD_OK;
 }
 

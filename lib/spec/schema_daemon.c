@@ -68,11 +68,11 @@ static const struct td_spec_key last[] = {
             OPTIONAL),
     SETTING(log.timeout_s, INT, "30",
             "kafka: how long making, opening or deleting a topic may take", TD_RANGE(1, 600)),
-    SETTING(log.partitions, INT, "8", "partitions of the rollout log of a new job",
+    SETTING(log.partitions, INT, "8", "coordinator: partitions of the rollout log of a new job",
             TD_RANGE(1, 256)),
     SETTING(redis.address, STRING, "null",
-            "HOST:PORT or unix:PATH of the Redis that holds the live view; \"\": none. It may be "
-            "lost at any moment",
+            "coordinator, as all below redis: HOST:PORT or unix:PATH of the Redis that holds the "
+            "live view; \"\": none. It may be lost at any moment",
             OPTIONAL),
     SETTING(redis.password_file, STRING, "null",
             "file that holds the password and nothing else; read at each connect", OPTIONAL),
@@ -84,10 +84,11 @@ static const struct td_spec_key last[] = {
             OPTIONAL),
     SETTING(tls.cert_file, STRING, "null", "PEM file of this daemon's certificate", OPTIONAL),
     SETTING(tls.key_file, STRING, "null", "PEM file of its private key", OPTIONAL),
-    SETTING(timers.takeover_ms, INT, "10000",
-            "a standby that reads nothing of the leader in the journal for that long takes over; "
-            "timers are the same on all daemons of a cluster",
-            TD_RANGE(100, TIME_MAX_MS)),
+    SETTING(
+        timers.takeover_ms, INT, "10000",
+        "coordinator, as all timers, the same on all of a cluster: a standby that reads nothing "
+        "of the leader in the journal for that long takes over",
+        TD_RANGE(100, TIME_MAX_MS)),
     SETTING(timers.beat_ms, INT, "2000",
             "a leader with nothing to write writes a beat that often; at most half of takeover_ms",
             TD_RANGE(10, TIME_MAX_MS)),

@@ -4,6 +4,7 @@ cluster_cli.py BIN [--only NAME]"""
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import urllib.request
@@ -174,6 +175,24 @@ def lists_workers(cluster):
     return there and there == sorted(pids) == sorted(shown) and len(lines) == len(pids) + 1
 
 
+def shows_waits(cluster, job):
+    """The leader's first page has the job's open round and gang, and says of each group that is out
+    which member it waits for and since when."""
+    http = next(line.split()[-1] for line in cluster.say("up").out.splitlines() if " leads " in line)
+    members = {m["id"] for m in cluster.json("get", "controllers")["members"]}
+    with urllib.request.urlopen(http, timeout=5) as answer:
+        page = answer.read().decode()
+    assert all("<h2>%s<" % part in page
+               for part in ("jobs", "members", "rounds", "gangs", "open groups")), page
+    with urllib.request.urlopen("%s/api/v1/jobs/%s/groups" % (http, job), timeout=5) as answer:
+        groups = json.load(answer)["groups"]
+    out = [g for g in groups if g["state"] == "leased"]
+    told = all(g["waits_for"] and g["waits_since_ms"] >= 0 and g["member"] in members for g in out)
+    rounds = page.split("<h2>rounds<")[1].split("<h2>")[0]
+    whom = re.search(r"<td>[^<]+, on ([0-9a-f]{16})<", rounds)
+    return out and told and whom and whom.group(1) in members
+
+
 @case
 def cancel(bench):
     cluster = bench.cluster()
@@ -182,6 +201,7 @@ def cancel(bench):
     watch = cluster.start("watch", job)
     await_step(cluster, job, 1)
     sandbox.wait_for(lambda: lists_workers(cluster), 20, "every worker in `get workers`")
+    sandbox.wait_for(lambda: shows_waits(cluster, job), 20, "whom rounds and groups wait for")
     cluster.say("wait", job, "--wait-timeout", "0.5", code=124)
     assert cluster.say("cancel", job).out == "job %s cancelled\n" % job
     assert watch.end().code == CANCELLED, watch.end()
@@ -206,6 +226,9 @@ def mistakes(bench):
     folder = bench.folder(jobs.sft_spec(TRAIN_WORKERS))
     first = cluster.submit(folder, "--request-id", "same")
     assert cluster.submit(folder, "--request-id", "same") == first
+    said = cluster.say("submit", "-f", "job.yaml", "--request-id", "same", "tandem.seed=99", cwd=folder,
+                       code=USAGE)
+    assert "is job " + first in said.err and "tandem.seed: " in said.err, said
     cluster.say("wait", first)
     assert len(cluster.json("get", "jobs")["jobs"]) == 1
     cluster.down()

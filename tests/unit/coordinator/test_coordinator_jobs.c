@@ -86,7 +86,7 @@ static void weights_have_sources(struct bench *b) {
 
 // Where each group of the open round is, for people.
 static void check_groups(const struct bench *b, enum td_group_place first,
-                         enum td_group_place second) {
+                         enum td_group_place second, int64_t leased_ms) {
     struct td_group_view g[4];
     assert_int_equal(td_coordinator_groups(b->c[0], JOB, g, 4), 2);
     assert_int_equal(td_coordinator_groups(b->c[0], JOB, g, 1), 1);
@@ -95,6 +95,11 @@ static void check_groups(const struct bench *b, enum td_group_place first,
     assert_int_equal(g[0].place, first);
     assert_int_equal(g[1].place, second);
     assert_int_equal(g[1].member, second == TD_GROUP_LEASED ? ROLL + 1 : 0);
+    static const char *const waits[] = {"a rollout member with room", "its report", ""};
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(strstr(g[i].waits_for, waits[g[i].place]));
+        assert_true(g[i].place != TD_GROUP_LEASED || g[i].since_ms == leased_ms);
+    }
 }
 
 static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
@@ -115,7 +120,9 @@ static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     assert_int_equal(units_of(&b, ROLL + 1), 0);
     bench_report(&b, 0, bench_roll(&b, ROLL, 1));
     assert_int_equal(units_of(&b, ROLL), 1); // as much as it has room for
-    check_groups(&b, TD_GROUP_LEASED, TD_GROUP_WAITS);
+    int64_t leased_ms = b.now;
+    bench_pass(&b, 100);
+    check_groups(&b, TD_GROUP_LEASED, TD_GROUP_WAITS, leased_ms);
     bench_report(&b, 0, bench_roll(&b, ROLL + 1, 4));
     assert_int_equal(units_of(&b, ROLL + 1), 1);
     const Tandem__Sync__Orders *o = b.orders[(ROLL + 1) % 512];
@@ -129,7 +136,7 @@ static void test_jobs_groups_are_leased_where_there_is_room(void **unused) {
     Tandem__Sync__Report *t = bench_train(&b);
     bench_add_arrived(&b, t, (struct td_group){0, 0}, 10);
     bench_report(&b, 0, t);
-    check_groups(&b, TD_GROUP_ARRIVED, TD_GROUP_LEASED);
+    check_groups(&b, TD_GROUP_ARRIVED, TD_GROUP_LEASED, leased_ms + 100);
     t = bench_train(&b);
     bench_add_arrived(&b, t, (struct td_group){0, 0}, 10);
     bench_add_arrived(&b, t, (struct td_group){0, 1}, 11);

@@ -67,7 +67,7 @@ static json_t *json(void *user, const char *path) {
     return strcmp(path, "own") == 0 ? json_pack("{s:i}", "own", 1) : NULL;
 }
 
-static const struct td_daemon_pages pages = {ready, metrics, status, json};
+static const struct td_daemon_pages pages = {ready, metrics, status, json, "own"};
 
 static void ask(const struct world *w, const char *request, struct td_buf *answer) {
     struct sockaddr_in to = {.sin_family = AF_INET};
@@ -90,9 +90,10 @@ static const struct page {
     {"GET /metrics HTTP/1.0\r\n\r\n", {"200", "own_metric 1\n", "tandem_build_info{"}},
     {"GET /status HTTP/1.0\r\n\r\n", {"text/html", "<title>tandem-own<", "<h1>own page\n"}},
     {"GET /api/v1/own HTTP/1.0\r\n\r\n", {"200", "application/json", "\r\n\r\n{\"own\":1}\n"}},
-    {"GET /api/v1/other HTTP/1.0\r\n\r\n", {"404", "nothing here"}},
-    {"GET /api/v1/ HTTP/1.0\r\n\r\n", {"404", "nothing here"}},
-    {"GET /other HTTP/1.0\r\n\r\n", {"404", "nothing here"}},
+    {"GET / HTTP/1.0\r\n\r\n", {"200", "text/html", "<h1>own page\n"}},
+    {"GET /api/v1/other HTTP/1.0\r\n\r\n", {"404", "text/plain", "/api/v1/, own\n"}},
+    {"GET /api/v1/ HTTP/1.0\r\n\r\n", {"404", "/api/v1/, own\n"}},
+    {"GET /other HTTP/1.0\r\n\r\n", {"404", "there are /livez /readyz", "/api/v1/, own\n"}},
     {"HEAD /status HTTP/1.0\r\n\r\n", {"200", "text/html"}},
     {"POST /api/v1/own HTTP/1.0\r\n\r\n", {"405", "Allow: GET, HEAD"}},
 };
