@@ -234,9 +234,9 @@ static enum td_rc make_journal(struct adoption *a, struct td_err *err) {
     if (rc == TD_OK) {
         rc = td_daemon_write_id(a->settings->dir, "journal-id", record.journal_id, err);
         printf("journal %016" PRIx64
-               " adopts %zu jobs. Other coordinators still expect the old one: "
+               " adopts %zu job%s. Other coordinators still expect the old one: "
                "remove journal-id from their run directories.\n",
-               record.journal_id, a->count);
+               record.journal_id, a->count, a->count == 1 ? "" : "s");
     }
     return rc;
 }

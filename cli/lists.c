@@ -97,7 +97,7 @@ void td_list_controllers(Tandem__V1__Member *const *members, size_t n, struct td
     for (size_t i = 0; i < n; i++) {
         const Tandem__V1__Member *m = members[i];
         td_table_put(&t, "%016" PRIx64, m->id);
-        td_table_put(&t, "%s%s", m->kind, m->leads ? " (leads)" : "");
+        td_table_put(&t, "%s", m->kind);
         td_table_put(&t, "%s", m->host);
         td_table_put(&t, "%s", m->http);
         put_job(&t, m->job);

@@ -256,6 +256,10 @@ const struct td_job_state *td_co_job_of_member(const struct td_coordinator *c,
 bool td_co_target(const struct td_coordinator *c, const struct td_job_state *j,
                   struct td_version *version, uint64_t *digest);
 
+// ---- view.c ----
+// As it says itself; trainer: what td_co_trainer found, NULL too.
+const char *td_co_trainer_waits_for(const struct td_member *trainer);
+
 // ---- orders.c ----
 void td_co_send_changed_orders(struct td_coordinator *c);
 

@@ -152,7 +152,7 @@ static bool wait_for_closing(struct td_coordinator *c, struct td_job *job,
     if (!closed) {
         td_co_wait(c, job, TD_WAIT_SAVE, trainer ? trainer->id : 0,
                    "metrics and checkpoint of step %llu: %s", (unsigned long long)j->head.step,
-                   t ? t->waits_for : "");
+                   td_co_trainer_waits_for(trainer));
     }
     return !closed;
 }
@@ -174,7 +174,7 @@ static void decide(struct td_coordinator *c, struct td_job *job, const struct td
     if (!j->has_head) {
         const struct td_member *m = td_co_trainer(c, j);
         td_co_wait(c, job, TD_WAIT_LOAD, m ? m->id : 0, "the initial weights to be loaded: %s",
-                   m ? m->report->train->waits_for : "");
+                   td_co_trainer_waits_for(m));
         return;
     }
     if (wait_for_closing(c, job, j)) {

@@ -324,7 +324,7 @@ bool td_co_decide_round(struct td_coordinator *c, struct td_job *job,
     if (j->sealed > j->head.step && !TD_PLANTED(SEAL_ROUND_OPEN)) {
         const struct td_member *m = td_co_trainer(c, j);
         td_co_wait(c, job, TD_WAIT_TRAINING, m ? m->id : 0, "round %llu: %s",
-                   (unsigned long long)(j->head.step + 1), m ? m->report->train->waits_for : "");
+                   (unsigned long long)(j->head.step + 1), td_co_trainer_waits_for(m));
         return false;
     }
     if (j->open_count < job->plan.train_batch_size) {

@@ -526,10 +526,10 @@ void td_co_wait_for_units(struct td_coordinator *c, struct td_job *job,
     } else if (eval && !begun) {
         td_co_wait(c, job, TD_WAIT_SAVE, trainer->id,
                    "the train member to look whether the metrics of step %llu are written: %s",
-                   (unsigned long long)j->head.step, trainer->report->train->waits_for);
+                   (unsigned long long)j->head.step, td_co_trainer_waits_for(trainer));
     } else if (!eval && !scanned(c, j)) {
         td_co_wait(c, job, TD_WAIT_SCAN, trainer->id, "the rollout log to be read: %s",
-                   trainer->report->train->waits_for);
+                   td_co_trainer_waits_for(trainer));
     } else if (job->unit_count == 0) {
         td_co_wait(c, job, TD_WAIT_ROLLOUT, 0,
                    "%zu of %zu %s; a rollout member with room and the weights of step %llu", found,

@@ -18,6 +18,11 @@ const char *td_coordinator_log_trouble(const struct td_coordinator *c) {
                                             : NULL;
 }
 
+const char *td_co_trainer_waits_for(const struct td_member *trainer) {
+    const char *text = trainer ? trainer->report->train->waits_for : "";
+    return text[0] ? text : "the train member to report";
+}
+
 static void wait_of_process(const struct td_coordinator *c, struct td_job_view *out) {
     const char *text = td_coordinator_log_trouble(c);
     if (text) {

@@ -13,6 +13,10 @@ static void assert_wait(const struct replay *b, enum td_wait wait, uint64_t memb
         fail_msg("waits for %d on %llx: %s", (int)view.wait, (unsigned long long)view.member,
                  view.text);
     }
+    size_t n = strlen(view.text);
+    if (n < 2 || strcmp(view.text + n - 2, ": ") == 0) {
+        fail_msg("does not say for what: %s", view.text);
+    }
 }
 
 static void test_job_names_what_it_waits_for(void **unused) {
