@@ -62,7 +62,7 @@ enum td_coordinator_event_kind {
     TD_CO_JOURNAL_START,  // offset: the reader was (re)set; the log's first record is there
     TD_CO_JOURNAL_RECORD, // pos, bytes
     TD_CO_JOURNAL_END,    // offset: reply to FETCH_END; that of the next record to be appended
-    TD_CO_APPENDED,       // ok, or unknown: reply to APPEND
+    TD_CO_APPENDED,       // ok with pos.offset, or unknown: reply to APPEND
     TD_CO_REPORT,         // report
     TD_CO_SUBMIT,         // submit
     TD_CO_CANCEL,         // job

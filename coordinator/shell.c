@@ -132,8 +132,9 @@ static void on_appended(void *user, const struct td_log_result *result) {
         s->config.fns.stop(s->config.user, result->err->msg); // a disk that is full, a refusal
         return;
     }
-    struct td_coordinator_event e = {
-        .kind = TD_CO_APPENDED, .ok = result->outcome == TD_LOG_APPENDED, .offset = result->offset};
+    struct td_coordinator_event e = {.kind = TD_CO_APPENDED,
+                                     .ok = result->outcome == TD_LOG_APPENDED,
+                                     .pos.offset = result->offset};
     step(s, &e);
 }
 

@@ -1,21 +1,28 @@
 // The coordinator's shell over a memory log: it leads, survives unknown outcomes, stops at failed
-// ones, and is not called once it is gone.
+// ones, and is not called once it is gone; over a file log it follows another one.
 #include "coordinator/shell.h"
 #include "lib/io/link.h"
 
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/clock.h"
+#include "lib/base/file.h"
+#include "lib/io/log_file.h"
 #include "lib/io/log_memory.h"
 #include "tests/unit/io/wait.h"
 
-enum { JOURNAL = 0x10c, MEMBER = 5 };
+enum { JOURNAL = 0x10c, MEMBER = 5, HEIR_TAKEOVER_MS = 3000 };
 
 struct rig {
     struct td_loop *loop;
     struct td_log *journal;
     struct td_link_hub *hub;
     struct td_coordinator_shell *shell;
+    bool heir; // follows another one
     int stops, accepted, refused, leads, orders, closed;
     char cause[256];
     uint64_t job;
@@ -83,8 +90,8 @@ static void start(struct rig *r, uint64_t expect) {
         .machine = {.owner = (uint64_t)(uintptr_t)r | 1,
                     .create_journal_id = JOURNAL,
                     .expect_journal_id = expect,
-                    .lead_at_once = true,
-                    .takeover_ms = 20000,
+                    .lead_at_once = !r->heir,
+                    .takeover_ms = r->heir ? HEIR_TAKEOVER_MS : 20000,
                     .beat_ms = 50,
                     .member_timeout_ms = 20000,
                     .state_every = 1000,
@@ -114,12 +121,16 @@ static void on_closed(void *user) {
     ((struct rig *)user)->closed++;
 }
 
-static void fini(struct rig *r) {
+static void close_journal(struct rig *r) {
     if (r->shell) {
         drop(r);
     }
     td_log_close(r->journal, on_closed, r);
     wait_until(r->loop, &r->closed, 1);
+}
+
+static void fini(struct rig *r) {
+    close_journal(r);
     td_loop_free(r->loop);
 }
 
@@ -247,6 +258,51 @@ static void test_coordinator_shell_free_at_any_time(void **state) {
     }
 }
 
+// ---- after another one ----
+
+struct unseen { // of the log's thread
+    atomic_bool wanted;
+    atomic_int count;
+};
+
+static int keep_unseen(void *user, const char *name) {
+    struct unseen *u = user;
+    bool hit = atomic_load(&u->wanted) && strcmp(name, "publish") == 0;
+    atomic_fetch_add(&u->count, hit);
+    return hit ? EIO : 0;
+}
+
+// A leader dies between writing a record and publishing it. The LEAD of the next one lands behind
+// that record, which it could not see, and comes to nothing; it soon tries again.
+static void test_coordinator_shell_leads_soon_behind_an_unseen_record(void **state) {
+    (void)state;
+    char folder[] = "/tmp/td-unseen-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    struct unseen unseen = {0};
+    struct td_log_hooks hooks = {keep_unseen, &unseen};
+    struct td_log_file_opts opts = {.folder = folder, .id = JOURNAL, .partitions = 1};
+    struct rig dies = {.loop = new_loop()}, heir = {.loop = dies.loop, .heir = true};
+    assert_int_equal(td_log_file_create(&opts, NULL), TD_OK);
+    assert_int_equal(td_log_file_open(heir.loop, &opts, &heir.journal, NULL), TD_OK);
+    opts.hooks = &hooks;
+    assert_int_equal(td_log_file_open(dies.loop, &opts, &dies.journal, NULL), TD_OK);
+    start(&dies, JOURNAL);
+    wait_until(dies.loop, &dies.leads, 1);
+    start(&heir, JOURNAL);
+    pass_ms(&heir, 200);
+    atomic_store(&unseen.wanted, true);
+    while (atomic_load(&unseen.count) == 0) {
+        pass_ms(&heir, 5);
+    }
+    close_journal(&dies);
+    int64_t since_ms = td_clock_ms();
+    wait_until(heir.loop, &heir.leads, 1);
+    assert_true(td_clock_ms() - since_ms < 2 * HEIR_TAKEOVER_MS - 500);
+    assert_int_equal(td_coordinator_state(td_coordinator_shell_machine(heir.shell))->term, 2);
+    fini(&heir);
+    assert_int_equal(td_remove_tree(folder, NULL), TD_OK);
+}
+
 // ---- reports ----
 
 static void on_orders(void *user, const uint8_t *bytes, size_t n) {
@@ -294,6 +350,7 @@ int main(void) {
         cmocka_unit_test(test_coordinator_shell_outage),
         cmocka_unit_test(test_coordinator_shell_other_journal),
         cmocka_unit_test(test_coordinator_shell_free_at_any_time),
+        cmocka_unit_test(test_coordinator_shell_leads_soon_behind_an_unseen_record),
         cmocka_unit_test(test_coordinator_shell_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
