@@ -75,7 +75,7 @@ static void check_journal_id(struct td_coordinator *c) {
     if (expect && c->follow.state.based && found != expect) {
         c->stopped = true;
         td_co_push(c, TD_CO_STOP)->text =
-            td_asprintf("the log holds journal %llx, this run directory belongs to %llx",
+            td_asprintf("the log holds journal %016llx, this run directory belongs to %016llx",
                         (unsigned long long)found, (unsigned long long)expect);
     }
 }

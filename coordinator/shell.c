@@ -267,7 +267,7 @@ void td_coordinator_shell_free(struct td_coordinator_shell *s) {
 void td_coordinator_shell_report(void *user, uint64_t member, const uint8_t *bytes, size_t n) {
     Tandem__Sync__Report *report = tandem__sync__report__unpack(NULL, n, bytes);
     if (!report || report->member != member) {
-        td_trace_warn("report refused", "member=%llx", (unsigned long long)member);
+        td_trace_warn("report refused", "member=%016llx", (unsigned long long)member);
     } else {
         struct td_coordinator_event e = {.kind = TD_CO_REPORT, .report = report};
         step(user, &e);

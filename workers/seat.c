@@ -31,11 +31,11 @@ enum td_rc td_seat_setup(struct td_worker *w, const Tandem__Worker__Setup *m, st
     if (w->set_up) {
         return w->job == m->job && strcmp(w->role, m->role) == 0
                    ? TD_OK
-                   : td_fail(err, TD_ECONFLICT, "this worker has the seat %s of job %llx", w->role,
+                   : td_fail(err, TD_ECONFLICT, "this worker has the seat %s of job %llu", w->role,
                              (unsigned long long)w->job);
     }
     if (m->job != w->attached_job) {
-        return td_fail(err, TD_ECONFLICT, "Setup for job %llx, the controller attached for %llx",
+        return td_fail(err, TD_ECONFLICT, "Setup for job %llu, the controller attached for %llu",
                        (unsigned long long)m->job, (unsigned long long)w->attached_job);
     }
     if (strcmp(m->role, "actor") != 0 && strcmp(m->role, "rollout") != 0) {

@@ -90,7 +90,7 @@ static enum td_rc check_attach(struct td_worker *w, const Tandem__Worker__Attach
                        TD_IPC_PROTOCOL);
     }
     if (w->set_up && w->job != m->job) {
-        return td_fail(err, TD_ECONFLICT, "worker belongs to job %llx, not %llx",
+        return td_fail(err, TD_ECONFLICT, "worker belongs to job %llu, not %llu",
                        (unsigned long long)w->job, (unsigned long long)m->job);
     }
     w->attached = true;

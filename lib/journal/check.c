@@ -99,7 +99,7 @@ static bool check_restore(const struct td_journal_state *s, const Tandem__Journa
     }
     bool kept = b->checkpoint == 0 ? j->initial_kept : td_job_kept(j, b->checkpoint) != NULL;
     return kept || TD_PLANTED(RESTORE_KEPT) ||
-           no(why, "checkpoint %" PRIx64 " is not kept", b->checkpoint);
+           no(why, "checkpoint %016" PRIx64 " is not kept", b->checkpoint);
 }
 
 // opened: groups opened by earlier DRAWs of the same record.
@@ -179,7 +179,7 @@ bool td_job_allows_entry(const struct td_job_state *j, const td_entry *e, uint64
                no(why, "row %" PRIu64 " under another step than %" PRIu64, index, head_step);
     }
     if (e->log != j->job->rollout_log || e->n_parts == 0) {
-        return no(why, "group %" PRIu64 " of log %" PRIx64 " with %zu parts", index, e->log,
+        return no(why, "group %" PRIu64 " of log %016" PRIx64 " with %zu parts", index, e->log,
                   e->n_parts);
     }
     for (size_t i = 0; i < e->n_parts; i++) {

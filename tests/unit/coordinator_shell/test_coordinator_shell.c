@@ -239,7 +239,7 @@ static void test_coordinator_shell_other_journal(void **state) {
     drop(&r);
     start(&r, JOURNAL + 1);
     wait_until(r.loop, &r.stops, 1);
-    assert_non_null(strstr(r.cause, "10c"));
+    assert_non_null(strstr(r.cause, "holds journal 000000000000010c"));
     fini(&r);
 }
 

@@ -514,7 +514,7 @@ static const struct row rows[] = {
     ROW(seal_twice_the_same, KIT_DRAWN, "order"),
     ROW(seal_out_of_order, KIT_DRAWN, "order"),
     ROW(seal_empty, KIT_DRAWN, "no entries"),
-    ROW(seal_other_log, KIT_DRAWN, "of log 107"),
+    ROW(seal_other_log, KIT_DRAWN, "of log 0000000000000107"),
     ROW(seal_without_position, KIT_DRAWN, "0 parts"),
     ROW(seal_before_checkpoint, KIT_KEPT1, "before the newest"),
     ROW(seal_other_partition, KIT_KEPT1, NULL),
