@@ -63,7 +63,7 @@ static void end_workers(const struct td_run_dir *d) {
 static enum td_rc start_over(const struct td_run_dir *d, struct td_err *err) {
     // The journal last: without it the rest would belong to nobody.
     static const char *const names[] = {"workers",       "rollouts",  "checkpoints", "validation",
-                                        "metrics.jsonl", staged_name, "journal"};
+                                        "metrics.jsonl", staged_name, "announced",   "journal"};
     end_workers(d);
     enum td_rc rc = TD_OK;
     for (size_t i = 0; rc == TD_OK && i < sizeof names / sizeof *names; i++) {

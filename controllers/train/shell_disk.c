@@ -142,6 +142,7 @@ static struct td_user_save user_save_of(const struct job *j) {
     const struct td_train_shell *s = j->shell;
     return (struct td_user_save){.folder = j->folder,
                                  .save_dir = s->save_dir,
+                                 .run_dir = s->base.config.run_dir,
                                  .checkpoint = j->checkpoint,
                                  .cursor = j->cursor,
                                  .seed = (uint64_t)s->base.config.data->spec->tandem.seed};

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -74,11 +75,42 @@ static json_t *state_of(const struct td_user_save *s) {
                      "algorithm", "philox4x32-10", "seed", (json_int_t)s->seed, "algorithm");
 }
 
+static char *announced_path(const struct td_user_save *s) {
+    return td_asprintf("%s/announced", s->run_dir);
+}
+
+static bool newer_is_announced(const struct td_user_save *s) {
+    char *path = announced_path(s), *end = NULL;
+    struct td_buf text = {0};
+    const Tandem__Journal__Version *mine = s->checkpoint->version;
+    uint64_t lineage = 0, step = 0;
+    if (td_file_read(path, 64, &text, NULL) == TD_OK) {
+        lineage = strtoull(td_buf_str(&text), &end, 10);
+        step = strtoull(end, NULL, 10);
+    }
+    td_buf_fini(&text);
+    td_free(path);
+    return lineage > mine->lineage || (lineage == mine->lineage && step > mine->step);
+}
+
+static enum td_rc note_announced(const struct td_user_save *s, struct td_err *err) {
+    char *path = announced_path(s), text[48];
+    int n = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 "\n",
+                     s->checkpoint->version->lineage, s->checkpoint->version->step);
+    enum td_rc rc = td_file_write(path, text, (size_t)n, err);
+    td_free(path);
+    return rc;
+}
+
 enum td_rc td_user_save_announce(const struct td_user_save *s, struct td_err *err) {
+    if (newer_is_announced(s)) {
+        return TD_OK;
+    }
     char *path = td_asprintf("%s/latest_checkpointed_iteration.txt", s->save_dir);
     char number[24];
     int n = snprintf(number, sizeof number, "%" PRIu64, s->checkpoint->version->step);
     enum td_rc rc = td_sync_dir(s->save_dir, err); // what is named must be there
+    rc = rc == TD_OK ? note_announced(s, err) : rc;
     rc = rc == TD_OK ? td_file_write(path, number, (size_t)n, err) : rc;
     td_free(path);
     return rc;

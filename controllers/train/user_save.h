@@ -11,6 +11,7 @@
 
 struct td_user_save {
     const char *folder, *save_dir; // SAVE_DIR/global_step_N, SAVE_DIR
+    const char *run_dir;           // of the job: which version was announced last stands there
     const Tandem__Journal__Checkpoint *checkpoint;
     struct td_group cursor; // of the data
     uint64_t seed;
@@ -20,7 +21,8 @@ struct td_user_save {
 // announces it.
 enum td_rc td_user_save_finish(const struct td_user_save *save, struct td_err *err) TD_MUST_CHECK;
 // Writes SAVE_DIR/latest_checkpointed_iteration.txt: of a folder that is whole, by a process that
-// ended before it could say so.
+// ended before it could say so. Nothing is done when a newer version was announced: by another
+// member, while this one was stopped.
 enum td_rc td_user_save_announce(const struct td_user_save *save, struct td_err *err) TD_MUST_CHECK;
 // Whether folder has a manifest of this state, and every file that it names in its size.
 bool td_user_save_is_whole(const char *folder, uint64_t state_digest);

@@ -238,6 +238,8 @@ def equal_jobs(c, name, spec, expected, pick):
     for job in ran:
         sandbox.wait_for(job.submitted, 60, "an answer to submit")
         assert job.wait_end() == "succeeded", c.ask("/api/v1/jobs/%d" % job.id)
+    c.wait_given_up()
+    for job in ran:
         found = job.result()
         kept = len(found["commits"])  # all, but where the journal is trimmed
         assert kept or name == "mixed", "the journal has no COMMIT of job %d" % job.id

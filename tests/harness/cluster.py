@@ -414,6 +414,14 @@ class Cluster:
         left += glob.glob(self.path("shared", "jobs", "*", "validation"))
         return left + (os.listdir("/dev/shm") if sandbox.isolated() else [])
 
+    def wait_given_up(self, seconds=30):
+        """No job runs: every controller knows, one that was stopped, too, and writes no file of any."""
+        def all_know():
+            with contextlib.suppress(OSError):
+                return all(d.json("/api/v1/status")["state"] == "no job"
+                           for d in self.of("rollout") + self.of("train") if d.alive())
+        sandbox.wait_for(all_know, seconds, "controllers without a job")
+
     def check_clear(self, seconds=10):
         """No job runs: within that time nothing of any is left."""
         until = time.monotonic() + seconds

@@ -185,7 +185,7 @@ def check_nothing_left(run):
         assert not os.listdir("/dev/shm"), "shared memory is left: %s" % os.listdir("/dev/shm")
     top = set(os.listdir(run.path("run")))
     extra = top - {"journal", "rollouts", "checkpoints", "workers", "lock", "metrics.jsonl",
-                   "metrics.staged.json"}
+                   "metrics.staged.json", "announced"}
     assert not extra, "files are left: %s" % extra
     assert not os.listdir(run.path("run", "workers")), "sockets are left"
     kept = {r["folder"] for r in run.journal()

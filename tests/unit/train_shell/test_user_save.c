@@ -38,7 +38,7 @@ static void make(struct fixture *f, uint64_t step) {
     f->checkpoint.job = 3;
     f->checkpoint.version = &f->version;
     f->checkpoint.state_digest = STATE_DIGEST;
-    f->save = (struct td_user_save){f->folder, f->dir, &f->checkpoint, {2, 17}, 99};
+    f->save = (struct td_user_save){f->folder, f->dir, f->dir, &f->checkpoint, {2, 17}, 99};
 }
 
 static void fini(struct fixture *f) {
@@ -145,8 +145,27 @@ static void test_user_save_fails(void **state) {
     fini(&f);
 }
 
+// A member that was stopped goes on with an old step when another one has saved newer ones.
+static void test_user_save_announces_nothing_older(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t lineage, step;
+        const char *latest;
+    } rows[] = {{0, 3, "3"}, {0, 6, "6"}, {0, 3, "6"}, {0, 6, "6"}, {1, 4, "4"}, {0, 6, "4"}};
+    struct fixture f;
+    make(&f, 3);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        f.version.lineage = rows[i].lineage;
+        f.version.step = rows[i].step;
+        assert_int_equal(td_user_save_announce(&f.save, NULL), TD_OK);
+        expect_latest(&f, rows[i].latest);
+    }
+    fini(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_user_save_announces_nothing_older),
         cmocka_unit_test(test_user_save_is_whole),
         cmocka_unit_test(test_user_save_partly_there),
         cmocka_unit_test(test_user_save_announced_later),
