@@ -81,7 +81,7 @@ static void done_round(void *user) {
             j = NULL;
         }
     } else if (j->rc != TD_OK) {
-        s->base.config.stop(s->base.config.user, j->err.msg);
+        s->base.config.failed(s->base.config.user, j->err.msg);
     } else if (j->wanted == s->round_wanted && !s->base.stopping) {
         td_round_free(s->round);
         s->round = j->round;
@@ -391,8 +391,8 @@ static void take_on_disk(struct td_train_shell *s, const struct job *j) {
 static void done_metrics(void *user) {
     struct job *j = user;
     struct td_train_shell *s = j->shell;
-    if (j->rc != TD_OK) {
-        s->base.config.stop(s->base.config.user, j->err.msg);
+    if (j->rc != TD_OK) { // damaged, or of another member by now: see who has the job
+        s->base.config.failed(s->base.config.user, j->err.msg);
     } else {
         if (j->line.len > 0) {
             s->line(s->base.config.user, j->step, td_buf_str(&j->line));
