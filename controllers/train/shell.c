@@ -124,11 +124,17 @@ static void start_pool(struct td_train_shell *s) {
 
 static enum td_rc make_dirs(struct td_train_shell *s, struct td_err *err) {
     const struct td_spec_trainer *t = &s->base.config.data->spec->trainer;
-    const char *const dump_dirs[] = {t->rollout_data_dir, t->validation_data_dir};
+    const struct {
+        const char *dir, *suffix;
+    } written[] = {{t->rollout_data_dir, ".jsonl"},
+                   {t->validation_data_dir, ".jsonl"},
+                   {s->save_dir, "latest_checkpointed_iteration.txt"},
+                   {s->base.config.run_dir, "metrics.staged.json"},
+                   {s->base.config.run_dir, "announced"}};
     enum td_rc rc = td_make_dirs(s->save_dir, err);
     rc = rc == TD_OK ? td_make_dirs(s->checkpoint_dir, err) : rc;
-    for (size_t i = 0; rc == TD_OK && i < 2; i++) {
-        rc = dump_dirs[i] ? td_file_sweep(dump_dirs[i], ".jsonl", err) : TD_OK;
+    for (size_t i = 0; rc == TD_OK && i < sizeof written / sizeof *written; i++) {
+        rc = written[i].dir ? td_file_sweep(written[i].dir, written[i].suffix, err) : TD_OK;
     }
     return rc;
 }

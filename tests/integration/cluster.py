@@ -122,8 +122,14 @@ def stopped(bench):
         sandbox.wait_for(lambda: job.steps() >= step, 30, "step %d" % step)
         c.stop()
         assert not c.sockets(), c.sockets()
+        for path in (job.path("out", "latest_checkpointed_iteration.txt"),
+                     job.shared("metrics.staged.json"), job.shared("announced")):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path + ".tmp.4711", "wb") as f:
+                f.write(b"as kill -9 leaves it")
         c.start()
         bench.ended_equal(job)
+        assert not [n for n in os.listdir(job.shared()) if ".tmp." in n], os.listdir(job.shared())
     c.stop()
 
 
