@@ -245,7 +245,7 @@ static void on_appended(void *user, const struct td_log_result *result) {
     struct group_call *c = user;
     struct td_rollout_shell *s = c->shell;
     if (result->outcome == TD_LOG_FAILED && !s->base.stopping) {
-        s->base.config.stop(s->base.config.user, result->err->msg);
+        s->base.config.failed(s->base.config.user, result->err->msg);
     } else {
         struct td_rolloutc_event e = {
             .kind = TD_RC_PUBLISHED, .ticket = c->ticket, .ok = result->outcome == TD_LOG_APPENDED};

@@ -51,7 +51,7 @@ static void done_write(void *user) {
     struct td_rollout_shell *s = j->shell;
     struct td_episode *g = td_episodes_find(s->episodes, j->ticket);
     if (j->rc != TD_OK) {
-        s->base.config.stop(s->base.config.user, j->err.msg);
+        s->base.config.failed(s->base.config.user, j->err.msg);
     } else if (g) {
         give_scored(s, g);
     }

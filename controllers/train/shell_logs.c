@@ -26,7 +26,8 @@ static void on_log_error(void *user, const struct td_err *err) {
     s->base.config.stop(s->base.config.user, err->msg);
 }
 
-// Asks again in a moment for what an outage of a log kept back; anything else ends the process.
+// Asks again in a moment for what an outage of a log kept back; anything else is the journal's, and
+// ends the process.
 static void on_no_bounds(struct td_train_shell *s, bool *owed, const struct td_err *err) {
     if (!err->retriable) {
         on_log_error(s, err);
@@ -168,7 +169,7 @@ static void on_rollout_gap(void *user, int64_t start) {
 
 static void on_rollout_error(void *user, const struct td_err *err) {
     struct td_rollout_tail *t = user;
-    on_log_error(t->shell, err);
+    t->shell->base.config.failed(t->shell->base.config.user, err->msg);
 }
 
 struct scan_call {
@@ -188,7 +189,9 @@ static void on_rollout_end(void *user, enum td_rc rc, int64_t start, int64_t end
         return;
     }
     s->base.busy--;
-    if (rc != TD_OK && current) {
+    if (rc != TD_OK && current && !err->retriable) {
+        on_rollout_error(t, err);
+    } else if (rc != TD_OK && current) {
         on_no_bounds(s, &t->end_owed, err);
     } else if (rc == TD_OK && current && t->scan_until < 0) {
         t->scan_until = end;
