@@ -7,7 +7,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
-enum { RETRY_MS = 2000 };
+// A member that was silent when its job ended may come back, and finish what it was about to write.
+enum { RETRY_MS = 2000, SWEEP_MS = 5000, SWEEPS = 24 };
 
 enum log_state { LOG_UNKNOWN, LOG_MADE, LOG_GONE };
 
@@ -15,7 +16,8 @@ struct job_log {
     uint64_t job, id;
     enum log_state state;
     bool busy;
-    int64_t retry_ms;
+    int64_t retry_ms;   // nothing before
+    int sweeps;         // since it is gone
     struct td_log *log; // open for trimming; NULL
 };
 
@@ -31,7 +33,7 @@ struct td_job_logs {
 struct task {
     struct td_job_logs *l;
     size_t index;
-    bool make;
+    enum task_kind { TASK_MAKE, TASK_DELETE, TASK_SWEEP } kind;
     enum td_rc rc;
     struct td_err err;
 };
@@ -78,13 +80,13 @@ static void run_task(void *user) {
     const struct job_log *g = &t->l->logs[t->index];
     char name[TD_ROLLOUT_LOG_NAME];
     td_logs_rollout_name(g->id, name);
-    if (t->make) {
+    if (t->kind == TASK_MAKE) {
         t->rc = td_logs_create(t->l->opts.logs, name, g->id, t->l->opts.partitions, &t->err);
         t->rc = t->rc == TD_ECONFLICT ? TD_OK : t->rc; // by an earlier leader
-    } else {
-        t->rc = td_logs_delete(t->l->opts.logs, name, &t->err);
-        t->rc = t->rc == TD_OK ? remove_answers(t, g->job, &t->err) : t->rc;
+        return;
     }
+    t->rc = t->kind == TASK_DELETE ? td_logs_delete(t->l->opts.logs, name, &t->err) : TD_OK;
+    t->rc = t->rc == TD_OK ? remove_answers(t, g->job, &t->err) : t->rc;
 }
 
 static void end_task(void *user) {
@@ -92,7 +94,7 @@ static void end_task(void *user) {
     struct job_log *g = &t->l->logs[t->index];
     g->busy = false;
     if (t->rc == TD_OK) {
-        g->state = t->make ? LOG_MADE : LOG_GONE;
+        g->state = t->kind == TASK_MAKE ? LOG_MADE : LOG_GONE;
     } else {
         g->retry_ms = td_loop_now_ms(t->l->opts.loop) + RETRY_MS;
         td_trace_warn("rollout log not made or deleted", "job=%" PRIu64 " cause=\"%s\"", g->job,
@@ -101,9 +103,9 @@ static void end_task(void *user) {
     td_free(t);
 }
 
-static void start_task(struct td_job_logs *l, size_t index, bool make) {
+static void start_task(struct td_job_logs *l, size_t index, enum task_kind kind) {
     struct task *t = td_alloc(sizeof *t);
-    *t = (struct task){.l = l, .index = index, .make = make};
+    *t = (struct task){.l = l, .index = index, .kind = kind};
     if (!td_workq_submit(l->opts.workq, run_task, end_task, t)) {
         td_free(t);
         return; // another time
@@ -145,11 +147,15 @@ static void follow_job(struct td_job_logs *l, const struct td_journal_state *sta
     }
     bool live = j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE;
     if (live && g->state == LOG_UNKNOWN) {
-        start_task(l, (size_t)(g - l->logs), true);
+        start_task(l, (size_t)(g - l->logs), TASK_MAKE);
     } else if (!live && g->state != LOG_GONE && !l->opts.served(l->opts.user, g->job)) {
         td_log_close(g->log, NULL, NULL);
         g->log = NULL;
-        start_task(l, (size_t)(g - l->logs), false);
+        start_task(l, (size_t)(g - l->logs), TASK_DELETE);
+    } else if (!live && g->state == LOG_GONE && g->sweeps < SWEEPS) {
+        g->sweeps++;
+        g->retry_ms = td_loop_now_ms(l->opts.loop) + SWEEP_MS;
+        start_task(l, (size_t)(g - l->logs), TASK_SWEEP);
     }
 }
 
