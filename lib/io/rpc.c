@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "lib/base/check.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
@@ -28,7 +29,7 @@
 #define TAKE_OVER(tag) ((void)(tag))
 #endif
 
-enum { TAGS_PER_TURN = 64 };
+enum { TAGS_PER_TURN = 64, CORE_MS = 1000 };
 
 const char *td_rpc_status_name(enum td_rpc_status status) {
     static const char *const names[] = {
@@ -149,6 +150,15 @@ static int start(struct td_rpc *rpc) {
     return rc;
 }
 
+// What was just freed may hold the core for a moment longer; its last user shuts it down in a
+// thread of its own. A process that exits meanwhile takes its memory from under the core's threads.
+static void wait_for_core(void) {
+    int64_t until = td_clock_ms() + CORE_MS;
+    while (grpc_is_initialized() && td_clock_ms() < until) {
+        poll(NULL, 0, 1);
+    }
+}
+
 static void close_wake(struct td_rpc *rpc) {
     td_watch_close(rpc->watch);
     close(rpc->fd);
@@ -199,6 +209,7 @@ void td_rpc_free(struct td_rpc *rpc) {
     pthread_join(rpc->thread, NULL);
     grpc_completion_queue_destroy(rpc->queue);
     grpc_shutdown();
+    wait_for_core();
     close_wake(rpc);
 }
 

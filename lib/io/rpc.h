@@ -54,7 +54,8 @@ struct td_rpc_tls {
 // ---- runtime ----
 enum td_rc td_rpc_new(struct td_loop *loop, struct td_rpc **out, struct td_err *err) TD_MUST_CHECK;
 // After every server and channel was freed, not in a callback of theirs. Runs no callback. Blocks
-// until the core is down.
+// until the core is down with all its threads: at once, or some 100 ms after a failed TLS
+// handshake; 1 s where another td_rpc of the process keeps it up.
 void td_rpc_free(struct td_rpc *rpc); // accepts NULL
 
 // ---- server ----

@@ -1,6 +1,8 @@
 // See rpc_world.h.
 #include "tests/unit/io/rpc_world.h"
 
+#include <grpc/grpc.h>
+
 #include "proto/descriptors.h"
 
 static void reply_job(struct td_rpc_call *call, uint64_t id, const char *cause) {
@@ -170,6 +172,8 @@ void world_end(struct world *world) {
     td_rpc_channel_free(world->channel);
     td_rpc_server_free(world->server);
     td_rpc_free(world->rpc);
+    // No thread of the core goes on and keeps memory while the process exits.
+    assert_int_equal(grpc_is_initialized(), world->others);
     td_loop_free(world->loop);
 }
 

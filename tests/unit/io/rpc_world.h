@@ -33,6 +33,7 @@ struct world {
     struct td_rpc_channel *channel;
     char address[128];
     struct td_rpc_call *held; // a call that was not answered
+    bool others;              // td_rpc of this process outlive this world's
     int calls, gone, stopped;
     size_t big_bytes, text_bytes;
     int sent;                    // events of a flood

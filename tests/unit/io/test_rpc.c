@@ -319,6 +319,7 @@ static void *read_slowly(void *user) {
                                                  .done = on_slow_done,
                                                  .user = reader});
     wait_for(world, &reader->result);
+    world->others = true;
     world_end(world);
     return NULL;
 }
