@@ -230,6 +230,8 @@ static enum td_rc set_defaults(rd_kafka_conf_t *conf, enum td_kafka_role role, i
     };
     static const char *const reading[][2] = {
         {"fetch.error.backoff.ms", "50"},
+        // A reader that has missed a change of the leader goes on at a follower, a little behind.
+        {"topic.metadata.refresh.interval.ms", "5000"},
         // For each partition. When it is full the library rests for a second, so there is room for
         // several of the largest usual records.
         {"queued.max.messages.kbytes", "16384"},

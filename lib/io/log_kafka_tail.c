@@ -248,9 +248,29 @@ void td_kafka_tail_fetch(struct td_kafka_tail *tail, int64_t from, struct td_log
     }
 }
 
+// The replica that is read has no such record. A follower answers fetches, too, of clients that
+// have not heard of another leader, and has a little less than is acknowledged: only the leader
+// knows. Whether the record is to be looked for again.
+static bool leader_has(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
+                       struct td_log_batch *batch) {
+    struct td_log_op bounds = {.partition = tail->partition};
+    batch->rc =
+        td_kafka_topic_bounds(tail->client, rd_kafka_topic_name(tail->topic), &bounds, deadline_ms);
+    if (batch->rc != TD_OK) {
+        batch->err = bounds.err;
+    }
+    batch->gap = tail->ended = false;
+    atomic_store(&tail->lost, true); // by now the client knows the leader
+    atomic_store(&tail->moved_ms, 0);
+    return batch->rc == TD_OK && offset >= bounds.start && offset < bounds.end;
+}
+
 static enum td_rc wait_for_one(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
                                struct td_log_batch *batch) {
-    while (batch->rc == TD_OK && batch->count == 0 && !batch->gap && !tail->ended) {
+    while (batch->rc == TD_OK && batch->count == 0) {
+        if ((tail->ended || batch->gap) && !leader_has(tail, offset, deadline_ms, batch)) {
+            break;
+        }
         bool there = stands_at(tail, offset);
         bool came = there && take(tail, td_kafka_left(deadline_ms, TD_KAFKA_LOOK_MS), 1, batch);
         bool over = td_kafka_left(deadline_ms, 1) == 0 || atomic_load(&tail->client->stop);

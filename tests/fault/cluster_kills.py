@@ -1,6 +1,6 @@
 """Kills and stops daemons and workers of a cluster at random moments, starts again what was killed,
 and compares every digest with `tandem run`. Logs are files, or topics of a Kafka that is hurt, too.
-cluster_kills.py BIN --kind sft|grpo [--log kafka]"""
+cluster_kills.py BIN --kind sft|grpo [--log kafka [--brokers 3]]"""
 import argparse
 import concurrent.futures
 import contextlib
@@ -32,6 +32,7 @@ FAULTS = {}
 SHAPES = {"lose-train": {"train": 2}, "two-jobs": {"train": 2},
           "mixed": {"timers": dict(cluster.TIMERS, state_every=30)}}
 AT_ONCE = {"two-jobs": 2}
+BROKER_S = 3  # longer than broker.session.timeout.ms of deploy/kafka-node
 CANCEL_S = 30  # worker_grace_s, after which what nobody serves has ended, and more
 
 
@@ -51,8 +52,7 @@ def kill(servers, pick, workers=()):
     for s in servers:
         s.wait()
     time.sleep(pick.choice(BACK_S))
-    for s in servers:
-        s.start()
+    cluster.start_all(servers)
 
 
 def lose(c, daemon):
@@ -166,17 +166,34 @@ def stop_train(c, pick):
 
 @fault
 def kill_kafka(c, pick):
-    kill([c.kafka], pick)
+    kill(c.kafka.nodes, pick)
 
 
 @fault
 def kill_kafka_and_redis(c, pick):
-    kill([c.kafka] + c.of("redis"), pick)
+    kill(c.kafka.nodes + c.of("redis"), pick)
+
+
+@fault
+def kill_broker(c, pick):
+    """One of several: what it led is led by another."""
+    kill([pick.choice(c.kafka.nodes)], pick)
+
+
+@fault
+def stop_broker(c, pick):
+    """One of several goes on when another leads what it led, and learns so."""
+    node = pick.choice(c.kafka.nodes)
+    sandbox.send(node.pid, signal.SIGSTOP)
+    time.sleep(STOP_S + pick.uniform(0, BROKER_S))
+    sandbox.send(node.pid, signal.SIGCONT)
 
 
 @fault
 def mixed(c, pick):
-    single = set(FAULTS) - set(COMBINED) - set(() if c.kafka else OF_KAFKA)
+    nodes = len(c.kafka.nodes) if c.kafka else 0
+    single = set(FAULTS) - set(COMBINED) - set(() if nodes else OF_KAFKA)
+    single -= set(() if nodes > 1 else OF_BROKERS)
     FAULTS[pick.choice(sorted(single))](c, pick)
 
 
@@ -193,9 +210,10 @@ def cancelled(c, pick):
 
 COMBINED = ("mixed", "two-jobs", "cancelled", "lose-rollout", "lose-train")
 OF_KAFKA = ("kill-kafka", "kill-kafka-and-redis")
+OF_BROKERS = ("kill-broker", "stop-broker")
 WITHOUT_ROLLOUTS = ("kill-train", "kill-train-worker", "kill-leader", "kill-coordinators",
                     "power-cut", "kill-some", "lose-train", "stop-leader", "stop-train",
-                    *OF_KAFKA)
+                    *OF_KAFKA, *OF_BROKERS)
 
 
 def moment(job, step, pick):
@@ -310,10 +328,16 @@ def in_lanes(args, names):
     """Most of the time is waiting: so many faults at once, each by a copy of this program."""
     def run(name):
         return subprocess.call([sys.executable, "-B", sys.argv[0], args.bin, "--kind", args.kind,
-                                "--log", args.log, "--fault", name, "--count", str(args.count),
-                                "--seed", str(args.seed)])
+                                "--log", args.log, "--brokers", str(args.brokers), "--fault", name,
+                                "--count", str(args.count), "--seed", str(args.seed)])
     with concurrent.futures.ThreadPoolExecutor(args.lanes) as lanes:
         return max(lanes.map(run, names))
+
+
+def made_kafka(where, brokers):
+    folder = os.path.join(where, "kafka")
+    ports = cluster.free_port_pairs(brokers)
+    return kafka.Kafka(folder, ports[0]) if brokers == 1 else kafka.Brokers(folder, ports)
 
 
 def main():
@@ -321,6 +345,7 @@ def main():
     parse.add_argument("bin")
     parse.add_argument("--kind", choices=("sft", "grpo"), required=True)
     parse.add_argument("--log", choices=("file", "kafka"), default="file")
+    parse.add_argument("--brokers", type=int, default=1, help="of that Kafka")
     parse.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this one")
     parse.add_argument("--count", type=int)
     parse.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
@@ -330,10 +355,14 @@ def main():
         args.count = int(os.environ.get(COUNT_BY[args.log], 5))
     names = args.fault or list(FAULTS if args.kind == "grpo" else WITHOUT_ROLLOUTS)
     if args.log == "file":
-        names = [n for n in names if n not in OF_KAFKA]
+        names = [n for n in names if n not in OF_KAFKA + OF_BROKERS]
     elif not kafka.installed():
         print("skipped: Kafka is not installed (deploy/kafka install)")
         return SKIPPED
+    elif args.brokers == 1:
+        names = [n for n in names if n not in OF_BROKERS]
+    if not names:
+        parse.error("such a fault needs --log kafka, or several --brokers of it")
     if args.lanes > 1:
         return in_lanes(args, names)
     where = sandbox.enter(network=True)
@@ -341,9 +370,8 @@ def main():
     expected, seconds = cluster.undisturbed(runs.Tools(args.bin), os.path.join(where, "clean"),
                                             spec)
     print("%s: %.2f s undisturbed; --seed %d" % (args.kind, seconds, args.seed), flush=True)
-    broker = kafka.Kafka(os.path.join(where, "kafka"), cluster.free_port_pair()) \
-        if args.log == "kafka" else None
-    return 1 if sum(one_kind(args, where, broker, name, spec, expected) for name in names) else 0
+    made = made_kafka(where, args.brokers) if args.log == "kafka" else None
+    return 1 if sum(one_kind(args, where, made, name, spec, expected) for name in names) else 0
 
 
 if __name__ == "__main__":

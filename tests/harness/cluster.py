@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 
 import jobs
+import kafka
 import runs
 import sandbox
 
@@ -41,6 +42,15 @@ def free_port_pair():
     while second != port + 1:
         port, second = second, free_port()
     return port
+
+
+def free_port_pairs(count):
+    ports = []
+    while len(ports) < count:
+        port = free_port_pair()
+        if all(abs(port - other) > 1 for other in ports):
+            ports.append(port)
+    return ports
 
 
 def spec_for(kind, train_workers=2):
@@ -127,6 +137,18 @@ class Daemon:
         return json.loads(text) if status == 200 else None
 
 
+def start_all(servers):
+    """Nodes of a Kafka become ready only together, and before those that need them."""
+    nodes = [s for s in servers if isinstance(s, kafka.Kafka)]
+    for node in nodes:
+        node.begin()
+    for node in nodes:
+        node.await_ready()
+    for s in servers:
+        if s not in nodes:
+            s.start()
+
+
 class Job(runs.Run):
     """A job's folder, and what the cluster makes of it."""
 
@@ -206,7 +228,7 @@ class Job(runs.Run):
 class Cluster:
     def __init__(self, tools, folder, coordinators=2, rollout=2, train=1, train_workers=2,
                  redis=True, kafka=None, **settings):
-        """kafka: the broker that has its logs, named after the folder; it may have others'."""
+        """kafka: has its logs, named after the folder; it may have others', too."""
         self.tools, self.folder, self.made = tools, folder, 0
         self.kafka, self.prefix = kafka, os.path.basename(folder)
         self.settings = settings
@@ -264,12 +286,10 @@ class Cluster:
 
     def servers(self):
         """All that run, first what others need."""
-        return ([self.kafka] if self.kafka else []) + list(self.daemons.values())
+        return (self.kafka.nodes if self.kafka else []) + list(self.daemons.values())
 
     def start(self):
-        for d in self.servers():
-            if not d.alive():
-                d.start()
+        start_all([d for d in self.servers() if not d.alive()])
         return self
 
     def up(self):
@@ -288,10 +308,10 @@ class Cluster:
         for d in running:
             code = d.wait(seconds)
             assert code == 0, "%s: exit status %d" % (d.name, code)
-        kafka = self.kafka and self.kafka.pid
+        nodes = {n.pid for n in self.kafka.nodes} if self.kafka else ()
 
         def left():
-            return [p for p in sandbox.descendants() if p.pid != kafka]
+            return [p for p in sandbox.descendants() if p.pid not in nodes]
         sandbox.wait_for(lambda: not left(), 5, "the end of %s" % left())
 
     def kill_all(self):

@@ -1,6 +1,7 @@
 // log_drive KIND WHERE COMMAND ...: one process at a record log, of which tests start several and
 // kill some. KIND file: WHERE is a folder; kafka: HOST:PORT. Each event is one line on stdout:
 //   append FIRST COUNT BYTES TIMEOUT_MS  A NUMBER PARTITION OFFSET | U … | F …, as answered
+//   echo FIRST COUNT BYTES TIMEOUT_MS    as append, one by one; each A is read back by its position
 //   tail COUNT                           R PARTITION OFFSET NUMBER | G PARTITION START, until COUNT
 //                                        numbers were read; for ever when it is 0
 //   read                                 B PARTITION START END, then as tail up to these ends
@@ -24,7 +25,8 @@ struct drive {
     struct td_log *log;
     uint32_t partitions;
     int status;
-    // append
+    // append, echo
+    bool echo;
     uint64_t next, end, answered, first;
     size_t bytes;
     struct td_buf record;
@@ -76,6 +78,18 @@ static void fill(struct td_buf *out, uint64_t number, size_t n) {
 
 static void send_more(struct drive *d);
 
+// It was acknowledged: it is there.
+static void read_back(struct drive *d, uint32_t partition, const struct td_log_result *result) {
+    struct td_buf found = {0};
+    struct td_err err;
+    if (td_log_read_one(d->log, partition, result->offset, result->crc, &found, &err) != TD_OK) {
+        fail(d, err.msg);
+    } else if (found.len != d->record.len || memcmp(found.data, d->record.data, found.len) != 0) {
+        fail(d, "a record read by its position holds other bytes than were written");
+    }
+    td_buf_fini(&found);
+}
+
 static void on_appended(void *user, const struct td_log_result *result) {
     struct drive *d = user;
     static const char *const names[] = {
@@ -85,13 +99,16 @@ static void on_appended(void *user, const struct td_log_result *result) {
         result->outcome == TD_LOG_APPENDED ? result->offset : -1);
     if (result->outcome == TD_LOG_FAILED) {
         fail(d, result->err->msg);
+    } else if (result->outcome == TD_LOG_APPENDED && d->echo) {
+        read_back(d, (uint32_t)(number % d->partitions), result);
     }
     send_more(d);
 }
 
 static void send_more(struct drive *d) {
     struct td_err err;
-    while (d->next < d->end && d->next - d->first - d->answered < WINDOW) {
+    uint64_t window = d->echo ? 1 : WINDOW;
+    while (!d->status && d->next < d->end && d->next - d->first - d->answered < window) {
         fill(&d->record, d->next, d->bytes);
         struct td_log_append append = {.partition = (uint32_t)(d->next % d->partitions),
                                        .bytes = d->record.data,
@@ -216,7 +233,8 @@ static void run(struct drive *d, const char *command, char **args, const struct 
     }
     d->partitions = td_log_partitions(d->log);
     d->timer = td_timer_new(d->loop, on_trim_turn, d);
-    if (strcmp(command, "append") == 0) {
+    d->echo = strcmp(command, "echo") == 0;
+    if (d->echo || strcmp(command, "append") == 0) {
         d->first = d->next = strtoull(args[0], NULL, 10);
         d->end = d->first + strtoull(args[1], NULL, 10);
         d->bytes = strtoull(args[2], NULL, 10);
@@ -250,7 +268,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int args;
-    } commands[] = {{"append", 4}, {"tail", 1},   {"read", 0},
+    } commands[] = {{"append", 4}, {"echo", 4},   {"tail", 1},  {"read", 0},
                     {"trim", 1},   {"create", 1}, {"delete", 0}};
     int args = -1;
     for (size_t i = 0; argc > 3 && i < sizeof commands / sizeof *commands; i++) {

@@ -1,23 +1,24 @@
-"""Record logs between processes that are killed, over a file or a real Kafka that is killed too.
-logs.py BIN file|kafka [--only NAME] [--seed N]
+"""Record logs between processes that are killed, over a file or a real Kafka that is killed too: one
+node, or three that hold every record, of which one is killed at a time.
+logs.py BIN file|kafka|brokers [--only NAME] [--seed N]
 
 Kafka is installed by deploy/kafka on first use; without a JRE the test is skipped."""
 import argparse
 import collections
 import os
 import random
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-KAFKA = os.path.join(ROOT, "deploy", "kafka")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import cluster  # noqa: E402
+import kafka  # noqa: E402
+import sandbox  # noqa: E402
+
 SKIPPED, WAIT_S = 77, 120
-CASES = {"file": {}, "kafka": {}}
+CASES = {"file": {}, "kafka": {}, "brokers": {}}
 
 
 def case(*kinds):
@@ -28,50 +29,6 @@ def case(*kinds):
     return add
 
 
-# ---- a broker
-
-def free_port():
-    for _ in range(100):
-        with socket.socket() as a, socket.socket() as b:
-            a.bind(("127.0.0.1", 0))
-            port = a.getsockname()[1]
-            try:
-                b.bind(("127.0.0.1", port + 1))
-                return port
-            except (OSError, OverflowError):
-                pass
-    raise AssertionError("no two free ports")
-
-
-class Broker:
-    def __init__(self, folder):
-        self.folder, self.port, self.pid = folder, free_port(), 0
-
-    def call(self, *arguments):
-        return subprocess.run([KAFKA] + list(arguments), check=True, stdout=subprocess.PIPE,
-                              text=True).stdout
-
-    def start(self):
-        self.pid = int(self.call("start", self.folder, str(self.port)).split()[1])
-
-    def kill(self):
-        self.call("kill", self.folder)
-
-    def stand_still(self, seconds):
-        os.kill(self.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self.pid, signal.SIGCONT)
-
-
-def kafka_or_skip():
-    if not shutil.which("java"):
-        print("skipped: java is not installed (deploy/debian-packages kafka)")
-        sys.exit(SKIPPED)
-    if subprocess.run([KAFKA, "install"], stdout=subprocess.DEVNULL).returncode != 0:
-        print("skipped: Kafka is not installed")
-        sys.exit(SKIPPED)
-
-
 # ---- processes at the log
 
 class Drive:
@@ -80,9 +37,12 @@ class Drive:
         bench.count += 1
         self.path = os.path.join(bench.folder, "out-%d" % bench.count)
         self.arguments = arguments
+        kind = "kafka" if bench.kafka else "file"
         with open(self.path, "wb") as out:
-            self.process = subprocess.Popen([bench.tool, bench.kind, bench.where] +
-                                            [str(a) for a in arguments], stdout=out)
+            process = subprocess.Popen([bench.tool, kind, bench.where] + [str(a) for a in arguments],
+                                       stdout=out)
+        process.returncode = 0  # reaped by sandbox.reap, not by subprocess
+        self.pid = process.pid
         bench.drives.append(self)
 
     def lines(self):
@@ -92,20 +52,29 @@ class Drive:
         rows = [line.split() for line in text[:text.rfind("\n") + 1].splitlines()]
         return [(r[0],) + tuple(int(x) for x in r[1:]) for r in rows]
 
+    def ended(self):
+        return sandbox.exit_code(self.pid) is not None
+
+    def wait(self):
+        """Its exit status."""
+        sandbox.wait_for(self.ended, WAIT_S, "the end of log_drive %s" % (self.arguments,))
+        return sandbox.exit_code(self.pid)
+
     def kill(self):
-        self.process.kill()
-        self.process.wait()
+        sandbox.send(self.pid, signal.SIGKILL)
+        self.wait()
 
     def done(self):
-        assert self.process.wait(WAIT_S) == 0, "log_drive %s failed" % (self.arguments,)
+        assert self.wait() == 0, "log_drive %s failed" % (self.arguments,)
         return self.lines()
 
 
 class Bench:
-    def __init__(self, tool, kind, folder):
-        self.tool, self.kind, self.folder, self.count = tool, kind, folder, 0
-        self.broker, self.drives = None, []
-        self.where = os.path.join(folder, "logs")
+    def __init__(self, tool, folder, servers):
+        """servers: a Kafka; None: a file log."""
+        self.tool, self.folder, self.count, self.drives = tool, folder, 0, []
+        self.kafka = servers
+        self.where = servers.brokers if servers else os.path.join(folder, "logs")
 
     def run(self, *arguments):
         return Drive(self, *arguments).done()
@@ -115,18 +84,18 @@ class Bench:
         self.run("create", partitions)
         self.partitions = partitions
 
+    def node(self):
+        return random.choice(self.kafka.nodes)
+
     def end(self):
         for drive in self.drives:
-            if drive.process.poll() is None:
+            if not drive.ended():
                 drive.kill()
         self.drives = []
 
 
 def wait_for(condition, what):
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "waited %d s for %s" % (WAIT_S, what)
-        time.sleep(0.05)
+    sandbox.wait_for(condition, WAIT_S, what)
 
 
 def answers(lines, kind):
@@ -228,12 +197,21 @@ def through(bench, partitions, count, size, timeout_ms, harm):
 
 
 def kill_and_start(bench):
-    bench.broker.kill()
-    time.sleep(random.uniform(0, 2))
-    bench.broker.start()
+    node = bench.node()
+    node.kill()
+    time.sleep(random.choice((0, random.uniform(0, 2), 4)))
+    node.start()
 
 
-@case("kafka")
+def stand_still(bench):
+    """Longer than its session."""
+    node = bench.node()
+    sandbox.send(node.pid, signal.SIGSTOP)
+    time.sleep(4)
+    sandbox.send(node.pid, signal.SIGCONT)
+
+
+@case("kafka", "brokers")
 def broker_killed(bench):
     """All is acknowledged within the deadline, though the broker was gone for a while."""
     written = through(bench, 4, 40000, 200, 60000, kill_and_start)
@@ -249,26 +227,58 @@ def broker_killed_short_deadline(bench):
     print("  %d of %d unknown" % (len(unknown), len(written)))
 
 
-@case("kafka")
+@case("kafka", "brokers")
 def broker_killed_big_records(bench):
     written = through(bench, 2, 60, 5000000, 60000, kill_and_start)
     assert len(answers(written, "A")) == len(written)
 
 
-@case("kafka")
+@case("kafka", "brokers")
 def broker_stands_still(bench):
-    """64 partitions; the broker is stopped for longer than its session."""
-    written = through(bench, 64, 20000, 500, 60000, lambda b: b.broker.stand_still(4))
+    """64 partitions."""
+    written = through(bench, 64, 20000, 500, 60000, stand_still)
     assert len(answers(written, "A")) == len(written)
 
 
-@case("kafka")
+def check_echo(bench, harm):
+    """What was acknowledged is found at its place at once, whoever leads its partition by now."""
+    bench.create(6)
+    writer = Drive(bench, "echo", 0, 3000, 100, 60000)
+    for n in (300, 1500):
+        wait_for(lambda: len(writer.lines()) >= n or writer.ended(), "record %d" % n)
+        harm(bench)
+    written = writer.done()
+    assert len(answers(written, "A")) == len(written)
+
+
+@case("kafka", "brokers")
+def echo_broker_killed(bench):
+    check_echo(bench, kill_and_start)
+
+
+@case("brokers")
+def echo_broker_stands_still(bench):
+    check_echo(bench, stand_still)
+
+
+@case("kafka", "brokers")
 def units(bench):
-    """The tests of every kind of log, on this broker."""
+    """The tests of every kind of log, on this Kafka."""
     bins = os.path.dirname(bench.tool)
     for name in ("test_log", "test_logs"):
         subprocess.run([os.path.join(bins, name)], check=True,
                        env=dict(os.environ, TD_KAFKA=bench.where))
+
+
+def started(kind, folder):
+    """The servers of that kind of log."""
+    if kind == "file":
+        return None
+    ports = cluster.free_port_pairs(1 if kind == "kafka" else 3)
+    where = os.path.join(folder, "broker")
+    found = kafka.Kafka(where, ports[0]) if kind == "kafka" else kafka.Brokers(where, ports)
+    cluster.start_all(found.nodes)
+    return found
 
 
 def main():
@@ -278,29 +288,21 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10 ** 9)
     options = parser.parse_args()
+    if options.kind != "file" and not kafka.install():
+        print("skipped: Java or Kafka is missing (deploy/debian-packages kafka)")
+        return SKIPPED
+    folder = sandbox.enter(network=True)
     print("seed %d" % options.seed)
     random.seed(options.seed)
-    if options.kind == "kafka":
-        kafka_or_skip()
-    folder = tempfile.mkdtemp(prefix="td-logs-")
-    bench = Bench(os.path.join(options.bin, "log_drive"), options.kind, folder)
-    try:
-        if options.kind == "kafka":
-            bench.broker = Broker(os.path.join(folder, "broker"))
-            bench.broker.start()
-            bench.where = "127.0.0.1:%d" % bench.broker.port
-        for name, function in CASES[options.kind].items():
-            if options.only in (None, name):
-                began = time.monotonic()
-                function(bench)
-                bench.end()
-                print("%-30s ok, %.1f s" % (name, time.monotonic() - began), flush=True)
-    finally:
-        bench.end()
-        if bench.broker and os.path.exists(bench.broker.folder):
-            bench.broker.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+    bench = Bench(os.path.join(options.bin, "log_drive"), folder, started(options.kind, folder))
+    for name, function in CASES[options.kind].items():
+        if options.only in (None, name):
+            began = time.monotonic()
+            function(bench)
+            bench.end()
+            print("%-30s ok, %.1f s" % (name, time.monotonic() - began), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
