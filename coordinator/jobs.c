@@ -8,6 +8,9 @@
 
 #include "lib/base/mem.h"
 
+// A longer line of metrics is not kept with its job: 64 of them are in each STATE.
+enum { METRICS_KEPT_MAX = 64 << 10 };
+
 static bool ended(const struct td_job_state *j) {
     return j->outcome != TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE;
 }
@@ -131,6 +134,10 @@ bool td_co_end_job(struct td_coordinator *c, const struct td_job_state *j,
     body.job = j->job->job;
     body.outcome = outcome;
     body.cause = (char *)cause;
+    const Tandem__Sync__TrainReport *t = td_co_train_report(c, j);
+    if (t && strlen(t->metrics) <= METRICS_KEPT_MAX) {
+        body.metrics = t->metrics;
+    }
     record.body_case = TANDEM__JOURNAL__RECORD__BODY_END;
     record.end = &body;
     return td_co_propose(c, &record);

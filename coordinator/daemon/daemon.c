@@ -149,6 +149,7 @@ static void on_timer(void *user) {
         snprintf(d->leader, sizeof d->leader, "%s", d->address);
     }
     td_coordinator_tell_store(d, leads);
+    td_rpc_server_health(d->server, "tandem.v1.Jobs", leads); // others refuse each of its calls
     td_timer_start(d->timer, TICK_MS);
 }
 
@@ -252,7 +253,7 @@ static enum td_rc start(struct td_coordinator_daemon *d, const struct td_daemon_
     start_shell(d);
     td_rpc_server_start(d->server);
     td_rpc_server_health(d->server, "", true);
-    td_rpc_server_health(d->server, "tandem.v1.Jobs", true);
+    td_rpc_server_health(d->server, "tandem.v1.Jobs", false);
     d->timer = td_timer_new(d->daemon.loop, on_timer, d);
     td_timer_start(d->timer, 0);
     return TD_OK;

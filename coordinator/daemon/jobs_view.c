@@ -69,6 +69,8 @@ bool td_jobs_view_job(const struct td_jobs_view *v, uint64_t id, Tandem__V1__Job
         out->waits_for = wait_text(v, &view);
         out->waits_since_ms = v->now_ms - view.since_ms;
         out->metrics = metrics_of(v, id);
+    } else {
+        out->metrics = td_jobs_view_text(v, j->metrics);
     }
     const struct td_round_state *head = j->has_head ? td_job_round(j, j->head.step) : NULL;
     if (head && head->role_count) {

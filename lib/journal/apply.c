@@ -166,6 +166,7 @@ static void drop(struct td_job_state *j, const Tandem__Journal__Drop *b) {
 static void end_job(struct td_job_state *j, const Tandem__Journal__End *b) {
     j->outcome = b->outcome;
     j->cause = td_strdup(b->cause);
+    j->metrics = td_strdup(b->metrics);
 }
 
 static void do_body(struct td_journal_state *s, const td_record *r, struct td_pos pos) {

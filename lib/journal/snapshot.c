@@ -100,6 +100,7 @@ static Tandem__Journal__JobState *pack_job(struct packer *p, const struct td_job
     m->kept = (Tandem__Journal__Checkpoint **)j->kept;
     m->outcome = j->outcome;
     m->cause = j->cause ? j->cause : m->cause;
+    m->metrics = j->metrics ? j->metrics : m->metrics;
     pack_lists(p, j, m);
     return m;
 }
@@ -235,7 +236,10 @@ struct td_job_state *td_job_load(const Tandem__Journal__JobState *m) {
         j->kept[j->kept_count++] = td_message_dup(m->kept[i]);
     }
     j->outcome = m->outcome;
-    j->cause = j->outcome == TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE ? NULL : td_strdup(m->cause);
+    if (j->outcome != TANDEM__JOURNAL__OUTCOME__OUTCOME_NONE) {
+        j->cause = td_strdup(m->cause);
+        j->metrics = td_strdup(m->metrics);
+    }
     return j;
 }
 
@@ -347,7 +351,7 @@ static uint64_t mix_job(uint64_t h, const struct td_job_state *j) {
     for (size_t i = 0; i < j->kept_count; i++) {
         h = mix_kept(h, j->kept[i]);
     }
-    return mix_text(td_hash_u64(h, j->outcome), j->cause);
+    return mix_text(mix_text(td_hash_u64(h, j->outcome), j->cause), j->metrics);
 }
 
 uint64_t td_journal_digest(const struct td_journal_state *s) {

@@ -69,6 +69,7 @@ void td_job_free(struct td_job_state *j) {
     td_free(j->open);
     td_free(j->rounds);
     td_free(j->cause);
+    td_free(j->metrics);
     td_free(j);
 }
 

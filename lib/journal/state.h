@@ -61,7 +61,7 @@ struct td_job_state {
     bool initial_kept;                // checkpoint 0 counts until two CHECKPOINTs exist
     uint64_t max_staleness, open_max; // from the spec's fields of Job
     enum _Tandem__Journal__Outcome outcome;
-    char *cause; // owned
+    char *cause, *metrics; // owned; of END, NULL before it
 };
 
 struct td_journal_state {

@@ -66,6 +66,8 @@ def check_ended(bench, cluster, job, spec):
     ended = (found["step"], found["weight_digest"], found["state_digest"])
     assert ended == bench.expected(spec), "%s, `tandem run` ends with %s" % (
         ended, bench.expected(spec))
+    with open(os.path.join(found["folder"], "metrics.jsonl")) as f:
+        assert found["metrics"] == json.loads(f.readlines()[-1]), found["metrics"]
 
 
 def await_step(cluster, job, step):

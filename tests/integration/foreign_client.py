@@ -252,7 +252,8 @@ def is_refused_clearly(bench):
 @case
 def health_and_reflection(bench):
     c = bench.up()
-    standby, = (d for d in c.of("coordinator") if d is not c.wait_leader())
+    leader = c.wait_leader()
+    standby, = (d for d in c.of("coordinator") if d is not leader)
     for version in ("v1", "v1alpha"):
         with Client(standby.address, version) as client:
             named = client.services()
@@ -262,16 +263,20 @@ def health_and_reflection(bench):
             both = client.ask({"file_containing_symbol": "no.Body"}, {"list_services": "*"})
             assert both[0].error.code == grpc.StatusCode.NOT_FOUND.value[0], both[0]
             assert len(both[1].services.service) == len(named), both[1]
+    with Client(leader.address) as client:
+        sandbox.wait_for(lambda: client.call(HEALTH, "Check", service=JOBS).status == 1, 10, "the leader to serve jobs")
     with Client(standby.address) as client:
-        for name in ("", JOBS):
-            assert client.call(HEALTH, "Check", service=name).status == 1, name
+        assert client.call(HEALTH, "Check", service="").status == 1
+        assert client.call(HEALTH, "Check", service=JOBS).status == 2  # NOT_SERVING
         refused(lambda: client.call(HEALTH, "Check", service="nobody"), grpc.StatusCode.NOT_FOUND)
         stream = client.call(HEALTH, "Watch", timeout=JOB_S, service=JOBS)
-        assert next(stream).status == 1
+        assert next(stream).status == 2
+        sandbox.send(leader.pid, signal.SIGTERM)
+        assert next(stream).status == 1  # it leads
         sandbox.send(standby.pid, signal.SIGTERM)
-        assert next(stream).status == 2  # NOT_SERVING
+        assert next(stream).status == 2
         refused(lambda: next(stream), grpc.StatusCode.UNAVAILABLE)
-    assert standby.wait() == 0
+    assert standby.wait() == 0 and leader.wait() == 0
     c.stop()
 
 

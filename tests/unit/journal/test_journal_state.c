@@ -193,6 +193,31 @@ static void test_state_init_adopts(void **unused) {
     kit_fini(&n);
 }
 
+static void test_state_keeps_how_a_job_ended(void **unused) {
+    (void)unused;
+    struct kit k;
+    kit_init(&k);
+    kit_go(&k, KIT_STEP3);
+    assert_null(job_of(&k)->metrics);
+    td_record *end = kit_end(&k, TANDEM__JOURNAL__OUTCOME__FAILED);
+    end->end->cause = "row 3";
+    end->end->metrics = "{\"training/global_step\": 3}";
+    assert_int_equal(kit_put(&k, end), TD_ACCEPTED);
+    int64_t first = put_state(&k, 100, 0);
+    struct td_journal_state late;
+    td_journal_state_init(&late);
+    late.start = first;
+    for (size_t at = (size_t)first; at < k.log_count; at++) {
+        kit_read(&k, at, &late, NULL);
+    }
+    const struct td_job_state *j = td_journal_job(&late, KIT_JOB);
+    assert_string_equal(j->cause, "row 3");
+    assert_string_equal(j->metrics, "{\"training/global_step\": 3}");
+    assert_true(td_journal_digest(&late) == td_journal_digest(&k.state));
+    td_journal_state_fini(&late);
+    kit_fini(&k);
+}
+
 // Changes that make a job's state contradict itself: readers stop instead of acting on it.
 enum { WRONG_COUNT = 13 };
 
@@ -520,6 +545,7 @@ int main(void) {
         cmocka_unit_test(test_state_interrupted_is_no_trim_point),
         cmocka_unit_test(test_state_start_without_base_is_damage),
         cmocka_unit_test(test_state_init_adopts),
+        cmocka_unit_test(test_state_keeps_how_a_job_ended),
         cmocka_unit_test(test_state_init_refuses_contradictions),
         cmocka_unit_test(test_record_decode_refuses),
         cmocka_unit_test(test_follower_catches_up),
