@@ -35,6 +35,7 @@ struct kafka_log {
     struct rd_kafka_topic_s *producer_topic, *reader_topic;
     struct td_kafka_tail *tails; // made before the first fetch ends, so before `reaches` looks
     size_t unanswered;           // appends
+    bool misled;                 // the producer takes the topic for absent
     pthread_mutex_t lookup_mutex;
     struct td_kafka_tail *lookups; // guarded; NULL until needed
 };
@@ -50,11 +51,13 @@ static void end_producer(struct kafka_log *log) {
     log->producer = NULL;
     log->producer_topic = NULL;
     log->unanswered = 0;
+    log->misled = false;
 }
 
 static enum td_rc need_producer(struct kafka_log *log, struct td_err *err) {
     char why[128];
-    if (log->producer && rd_kafka_fatal_error(log->producer->rk, why, sizeof why) != 0) {
+    if (log->producer && (rd_kafka_fatal_error(log->producer->rk, why, sizeof why) != 0 ||
+                          (log->misled && log->unanswered == 0))) {
         end_producer(log);
     }
     if (log->producer) {
@@ -125,7 +128,9 @@ static void append(struct kafka_log *log, struct td_log_op *op) {
     }
     int code = send_message(log, op);
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR) {
-        op->outcome = code == RD_KAFKA_RESP_ERR__FATAL ? TD_LOG_UNKNOWN : TD_LOG_FAILED;
+        bool absent = td_kafka_absent(code), passes = absent || code == RD_KAFKA_RESP_ERR__FATAL;
+        log->misled = log->misled || absent;
+        op->outcome = passes ? TD_LOG_UNKNOWN : TD_LOG_FAILED;
         op->rc = td_kafka_fail(&op->err, code, log->producer, "topic %s, partition %u: append",
                                log->opts.topic, op->partition);
         return;

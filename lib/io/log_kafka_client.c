@@ -68,12 +68,16 @@ bool td_kafka_passes(int code) {
     }
 }
 
+bool td_kafka_absent(int code) {
+    return code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
+           code == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC || code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION;
+}
+
 static enum td_rc rc_of(int code) {
-    switch (code) {
-    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
-    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
-    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+    if (td_kafka_absent(code)) {
         return TD_ENOENT;
+    }
+    switch (code) {
     case RD_KAFKA_RESP_ERR_TOPIC_ALREADY_EXISTS:
         return TD_ECONFLICT;
     case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:

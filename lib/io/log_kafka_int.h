@@ -63,6 +63,9 @@ void td_kafka_delivered(void *user, const struct rd_kafka_message_s *message);
 
 // Whether waiting may help against an error of librdkafka.
 bool td_kafka_passes(int code);
+// No such topic or partition (TD_ENOENT). For a moment brokers that have just started say so of
+// some that are there, and a client believes it.
+bool td_kafka_absent(int code);
 // Sets *err from an error of librdkafka; adds what the client complained about of late (client may
 // be NULL). Those that pass are TD_ETIMEOUT, which is retriable, and name the brokers.
 enum td_rc td_kafka_fail(struct td_err *err, int code, struct td_kafka_client *client,

@@ -350,8 +350,15 @@ enum td_rc td_kafka_topic_ask(struct td_kafka_client *client, struct td_log_kafk
     call.deadline_ms = td_clock_ms() + td_kafka_timeout(opts);
     uint64_t id = 0;
     uint32_t partitions = 0;
-    enum td_rc rc = ask_partitions(client, opts->topic, call.deadline_ms, &partitions, err);
-    rc = rc == TD_OK ? ask_id(&call, &id, err) : rc;
+    enum td_rc rc;
+    bool again;
+    do { // a broker that has just started may not know the settings of a topic that is there
+        rc = ask_partitions(client, opts->topic, call.deadline_ms, &partitions, err);
+        again = rc == TD_OK;
+        rc = rc == TD_OK ? ask_id(&call, &id, err) : rc;
+        again = again && rc == TD_ENOENT && td_kafka_left(call.deadline_ms, 1) > 0;
+        poll(NULL, 0, again ? TD_KAFKA_RETRY_MS : 0);
+    } while (again);
     if (rc == TD_OK && (partitions < 1 || partitions > TD_LOG_PARTITIONS_MAX)) {
         rc = td_fail(err, TD_ECONFLICT, "topic %s has %u partitions; a log has 1 to %d",
                      opts->topic, partitions, TD_LOG_PARTITIONS_MAX);
@@ -409,8 +416,7 @@ enum td_rc td_kafka_topic_bounds(struct td_kafka_client *client, const char *top
             op->end = end > start ? end : start;
             return TD_OK;
         }
-        // A topic that is gone for a moment only is the metadata of a broker that has just started.
-        bool again = td_kafka_passes(code) || code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+        bool again = td_kafka_passes(code) || td_kafka_absent(code);
         bool over = td_kafka_left(deadline_ms, 1) == 0 || atomic_load(&client->stop);
         if (!again || over) {
             return td_kafka_fail(&op->err, code, client, "topic %s, partition %u: bounds", topic,

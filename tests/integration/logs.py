@@ -203,6 +203,14 @@ def kill_and_start(bench):
     node.start()
 
 
+def kill_and_start_all(bench):
+    for node in bench.kafka.nodes:
+        sandbox.send(node.pid, signal.SIGKILL)
+    for node in bench.kafka.nodes:
+        node.wait()
+    cluster.start_all(bench.kafka.nodes)
+
+
 def stand_still(bench):
     """Longer than its session."""
     node = bench.node()
@@ -241,19 +249,30 @@ def broker_stands_still(bench):
 
 
 def check_echo(bench, harm):
-    """What was acknowledged is found at its place at once, whoever leads its partition by now."""
+    """What was acknowledged is found at its place at once, whoever leads its partition by now; and
+    one who asks for start and end over and over gets his answers."""
     bench.create(6)
+    trimmer = Drive(bench, "trim", 200)
     writer = Drive(bench, "echo", 0, 3000, 100, 60000)
     for n in (300, 1500):
         wait_for(lambda: len(writer.lines()) >= n or writer.ended(), "record %d" % n)
         harm(bench)
     written = writer.done()
     assert len(answers(written, "A")) == len(written)
+    said = len(trimmer.lines())
+    wait_for(lambda: trimmer.ended() or len(trimmer.lines()) > said, "a trim")
+    assert not trimmer.ended(), "the trimmer gave up"
 
 
 @case("kafka", "brokers")
 def echo_broker_killed(bench):
     check_echo(bench, kill_and_start)
+
+
+@case("brokers")
+def echo_all_killed(bench):
+    """Nodes that have just started know of nothing at first."""
+    check_echo(bench, kill_and_start_all)
 
 
 @case("brokers")
