@@ -235,7 +235,7 @@ def broker_killed_short_deadline(bench):
     print("  %d of %d unknown" % (len(unknown), len(written)))
 
 
-@case("kafka", "brokers")
+@case("kafka")
 def broker_killed_big_records(bench):
     written = through(bench, 2, 60, 5000000, 60000, kill_and_start)
     assert len(answers(written, "A")) == len(written)
@@ -248,36 +248,22 @@ def broker_stands_still(bench):
     assert len(answers(written, "A")) == len(written)
 
 
-def check_echo(bench, harm):
+@case("kafka", "brokers")
+def echo(bench):
     """What was acknowledged is found at its place at once, whoever leads its partition by now; and
     one who asks for start and end over and over gets his answers."""
+    harms = [kill_and_start, stand_still, kill_and_start_all]
     bench.create(6)
     trimmer = Drive(bench, "trim", 200)
-    writer = Drive(bench, "echo", 0, 3000, 100, 60000)
-    for n in (300, 1500):
-        wait_for(lambda: len(writer.lines()) >= n or writer.ended(), "record %d" % n)
+    writer = Drive(bench, "echo", 0, 1000 * len(harms), 100, 60000)
+    for i, harm in enumerate(harms):
+        wait_for(lambda: len(writer.lines()) >= 1000 * i + 300 or writer.ended(), "an echo")
         harm(bench)
     written = writer.done()
     assert len(answers(written, "A")) == len(written)
     said = len(trimmer.lines())
     wait_for(lambda: trimmer.ended() or len(trimmer.lines()) > said, "a trim")
     assert not trimmer.ended(), "the trimmer gave up"
-
-
-@case("kafka", "brokers")
-def echo_broker_killed(bench):
-    check_echo(bench, kill_and_start)
-
-
-@case("brokers")
-def echo_all_killed(bench):
-    """Nodes that have just started know of nothing at first."""
-    check_echo(bench, kill_and_start_all)
-
-
-@case("brokers")
-def echo_broker_stands_still(bench):
-    check_echo(bench, stand_still)
 
 
 @case("kafka", "brokers")
