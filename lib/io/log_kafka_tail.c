@@ -260,6 +260,9 @@ static bool leader_has(struct td_kafka_tail *tail, int64_t offset, int64_t deadl
         batch->err = bounds.err;
     }
     batch->gap = tail->ended = false;
+    batch->first = offset;
+    batch->count = 0; // of a gap: another record
+    td_buf_clear(&batch->bytes);
     atomic_store(&tail->lost, true); // by now the client knows the leader
     atomic_store(&tail->moved_ms, 0);
     return batch->rc == TD_OK && offset >= bounds.start && offset < bounds.end;
@@ -268,19 +271,20 @@ static bool leader_has(struct td_kafka_tail *tail, int64_t offset, int64_t deadl
 static enum td_rc wait_for_one(struct td_kafka_tail *tail, int64_t offset, int64_t deadline_ms,
                                struct td_log_batch *batch) {
     while (batch->rc == TD_OK && batch->count == 0) {
-        if ((tail->ended || batch->gap) && !leader_has(tail, offset, deadline_ms, batch)) {
-            break;
-        }
         bool there = stands_at(tail, offset);
         bool came = there && take(tail, td_kafka_left(deadline_ms, TD_KAFKA_LOOK_MS), 1, batch);
+        bool absent = tail->ended || batch->gap;
+        if (absent && !leader_has(tail, offset, deadline_ms, batch)) {
+            break;
+        }
         bool over = td_kafka_left(deadline_ms, 1) == 0 || atomic_load(&tail->client->stop);
-        if (!came && over) {
+        if ((!came || absent) && over) {
             return td_kafka_fail(&batch->err, RD_KAFKA_RESP_ERR__TIMED_OUT, tail->client,
                                  "topic %s, partition %u: reading offset %lld",
                                  rd_kafka_topic_name(tail->topic), tail->partition,
                                  (long long)offset);
         }
-        if (!there) {
+        if (!there || absent) {
             poll(NULL, 0, td_kafka_left(deadline_ms, TD_KAFKA_RETRY_MS));
         }
     }

@@ -351,14 +351,17 @@ enum td_rc td_kafka_topic_ask(struct td_kafka_client *client, struct td_log_kafk
     uint64_t id = 0;
     uint32_t partitions = 0;
     enum td_rc rc;
-    bool again;
-    do { // a broker that has just started may not know the settings of a topic that is there
+    for (;;) {
         rc = ask_partitions(client, opts->topic, call.deadline_ms, &partitions, err);
-        again = rc == TD_OK;
-        rc = rc == TD_OK ? ask_id(&call, &id, err) : rc;
-        again = again && rc == TD_ENOENT && td_kafka_left(call.deadline_ms, 1) > 0;
-        poll(NULL, 0, again ? TD_KAFKA_RETRY_MS : 0);
-    } while (again);
+        if (rc != TD_OK) {
+            break;
+        }
+        rc = ask_id(&call, &id, err);
+        if (rc != TD_ENOENT || td_kafka_left(call.deadline_ms, 1) == 0) {
+            break;
+        }
+        poll(NULL, 0, TD_KAFKA_RETRY_MS); // it is there, but one broker has not heard of it
+    }
     if (rc == TD_OK && (partitions < 1 || partitions > TD_LOG_PARTITIONS_MAX)) {
         rc = td_fail(err, TD_ECONFLICT, "topic %s has %u partitions; a log has 1 to %d",
                      opts->topic, partitions, TD_LOG_PARTITIONS_MAX);

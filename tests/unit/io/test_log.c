@@ -1,5 +1,5 @@
 // What every kind of the record log promises: the same tests over memory and file, and over Kafka
-// when TD_KAFKA=HOST:PORT names a broker (tests/integration/kafka_log.py).
+// when TD_KAFKA=HOST:PORT names a broker (tests/integration/logs.py).
 #include "lib/io/log.h"
 
 #include <stdio.h>

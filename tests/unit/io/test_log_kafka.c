@@ -1,11 +1,13 @@
 // The Kafka log over librdkafka's mock cluster: what brokers answer when things go wrong. What must
-// survive a broker is tested with a real one (tests/integration/kafka_log.py): the mock keeps
+// survive a broker is tested with a real one (tests/integration/logs.py): the mock keeps
 // nothing, and can neither make nor trim topics.
 #include "lib/io/log_kafka.h"
 
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/base/file.h"
@@ -312,6 +314,42 @@ static void test_log_kafka_start_moves(void **state) {
     td_free(text);
 }
 
+static void *know_it_again(void *user) {
+    struct place *place = user;
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+    rd_kafka_mock_topic_set_error(place->cluster, topic, RD_KAFKA_RESP_ERR_NO_ERROR);
+    return NULL;
+}
+
+// Brokers that have just started say of a topic that it is unknown: nobody gives up for that.
+static void test_log_kafka_topic_unknown_for_a_moment(void **state) {
+    struct place *place = *state;
+    static const char text[] = "fetch.wait.max.ms=5\ntopic.metadata.refresh.interval.ms=50\n";
+    assert_int_equal(td_file_write(place->settings, text, strlen(text), NULL), TD_OK);
+    place->log = attach(place);
+    assert_int_equal(append_ok(place->loop, place->log, "a"), 0);
+    rd_kafka_mock_topic_set_error(place->cluster, topic, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    enum td_log_outcome outcome = TD_LOG_APPENDED;
+    int unseen = 0;
+    for (; unseen < 200 && outcome == TD_LOG_APPENDED; unseen++) { // until the producer hears of it
+        outcome = append_text(place->loop, place->log, 0, "b", false).outcome;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    assert_int_equal(outcome, TD_LOG_UNKNOWN);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, know_it_again, place), 0);
+    struct bounds bounds = bounds_of(place->loop, place->log, 0);
+    assert_true(bounds.rc == TD_OK && bounds.start == 0 && bounds.end >= unseen);
+    pthread_join(thread, NULL);
+    struct appended last = {.outcome = TD_LOG_UNKNOWN};
+    for (int i = 0; i < 200 && last.outcome == TD_LOG_UNKNOWN; i++) { // nothing is appended by it
+        last = append_text(place->loop, place->log, 0, "c", false);
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    assert_int_equal(last.outcome, TD_LOG_APPENDED);
+    assert_int_equal(last.offset, bounds.end);
+}
+
 static void test_log_kafka_reader_without_permission(void **state) {
     struct place *place = *state;
     place->log = attach(place);
@@ -373,6 +411,7 @@ int main(void) {
         ONE(test_log_kafka_stop_amid_an_outage),
         ONE(test_log_kafka_foreign_messages),
         ONE(test_log_kafka_start_moves),
+        ONE(test_log_kafka_topic_unknown_for_a_moment),
         ONE(test_log_kafka_reader_without_permission),
         ONE(test_log_kafka_settings),
         ONE(test_log_kafka_no_broker),
